@@ -13,8 +13,9 @@ import (
 	"anneal/domain"
 )
 
-// directRoutes serves requests that are sent to the host name of a deployment or trainer job (its direct
-// route) instead of the server's host name: inference requests, or those to a training service.
+// directRoutes serves requests that are sent to the host name of a deployment or trainer job (its
+// direct route) instead of the server's host name: inference requests, or those to a training
+// service.
 type directRoutes struct {
 	*routing.DirectRoutes
 	routes   chi.Router // of deployments
@@ -48,8 +49,8 @@ func (d *directRoutes) serve(label string, w http.ResponseWriter, r *http.Reques
 	routes.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), request.DirectLabelKey{}, label)))
 }
 
-// find is middleware that finds the deployment or trainer job with the request's host name, before the
-// rest of the request is read. It responds with 404 if none has that host name.
+// find is middleware that finds the deployment or trainer job with the request's host name, before
+// the rest of the request is read. It responds with 404 if none has that host name.
 func (d *directRoutes) find(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		label, _ := r.Context().Value(request.DirectLabelKey{}).(string)

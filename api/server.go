@@ -67,13 +67,14 @@ type Options struct {
 	Scorer engines.Scorer // runs previews of evaluators; nil refuses previews
 	// name of the installation, which deployments show in their field cluster; "" means DefaultCluster
 	Cluster string
-	// domain whose subdomains are the direct routes of deployments and trainer jobs; "" disables direct
-	// routes
+	// domain whose subdomains are the direct routes of deployments and trainer jobs; "" disables
+	// direct routes
 	Direct string
-	// Journal stores the operations of training runs. nil means one on Blobs that no other control plane
-	// and no coordinator shares.
+	// Journal stores the operations of training runs. nil means one on Blobs that no other control
+	// plane and no coordinator shares.
 	Journal *operations.Store
-	// TrainingHold is how long a poll for the result of an operation waits; zero means tinker.HoldTime.
+	// TrainingHold is how long a poll for the result of an operation waits; zero means
+	// tinker.HoldTime.
 	TrainingHold time.Duration
 	// Login authenticates users of an identity provider; nil means that only API keys are accepted.
 	Login   *oidc.Provider
@@ -129,7 +130,8 @@ type Server struct {
 	gateway   *routing.Router
 }
 
-// Gateway returns the router of inference requests, which exchanges notes with those of other servers.
+// Gateway returns the router of inference requests, which exchanges notes with those of other
+// servers.
 func (s *Server) Gateway() *routing.Router { return s.gateway }
 
 // New returns a server. To stop the server, call Close, then wait for the requests in progress,

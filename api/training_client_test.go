@@ -103,8 +103,8 @@ func TestTrainingClient(t *testing.T) {
 	require.Equal(t, "RUN_UNLOADED", refused.Reason)
 }
 
-// TestTrainingClientDividesPasses sends more data than a pass may have, with several targets, and a token
-// that the model does not have.
+// TestTrainingClientDividesPasses sends more data than a pass may have, with several targets, and a
+// token that the model does not have.
 func TestTrainingClientDividesPasses(t *testing.T) {
 	h := newTrainingHarness(t)
 	h.execute()
@@ -146,8 +146,8 @@ func TestTrainingClientDividesPasses(t *testing.T) {
 	require.Equal(t, 1.0, wait(t, step, err).Metrics["step"], "the run continues after a failed operation")
 }
 
-// TestPathsOfThePublicClient sends a request to each path that the public client and its newer versions use:
-// the service answers it, or refuses it by name.
+// TestPathsOfThePublicClient sends a request to each path that the public client and its newer
+// versions use: the service answers it, or refuses it by name.
 func TestPathsOfThePublicClient(t *testing.T) {
 	h := newTrainingHarness(t)
 	const run = "training_runs/run-1"

@@ -52,8 +52,8 @@ func TestTrainingKeys(t *testing.T) {
 	}
 }
 
-// TestTrainingRequestsAreChecked sends requests that are refused, each with the field, the value and
-// the way out.
+// TestTrainingRequestsAreChecked sends requests that are refused, each with the field, the value
+// and the way out.
 func TestTrainingRequestsAreChecked(t *testing.T) {
 	h := newTrainingHarness(t)
 	h.execute()
@@ -120,7 +120,7 @@ func TestTrainingRequestsAreChecked(t *testing.T) {
 		require.Contains(t, string(h.post(c.path, c.body).body), says, "%s %v", c.path, c.body)
 	}
 	h.refuses(h.get("training_runs?limit=0"), 400, "INVALID_FIELDS", "limit")
-	h.refuses(h.get("training_runs?offset=x"), 400, "INVALID_FIELDS", `offset: must be one whole number, is "x"`)
+	h.refuses(h.get("training_runs?offset=x"), 400, "INVALID_FIELDS", `offset: must be one integer, is "x"`)
 	h.refuses(h.get("samplers/nonsense"), 404, "SAMPLER_NOT_FOUND")
 
 	diverged := h.future(h.post("forward_backward", passOf(run, 1, []int32{1, 40}, []int32{2, 99})))
@@ -129,8 +129,8 @@ func TestTrainingRequestsAreChecked(t *testing.T) {
 }
 
 // TestTrainingOrder checks that operations are executed in the order of their numbers whatever the
-// order of arrival, that repeated requests have the same answers, and that another request with a used
-// number is refused.
+// order of arrival, that repeated requests have the same answers, and that another request with a
+// used number is refused.
 func TestTrainingOrder(t *testing.T) {
 	h := newTrainingHarness(t)
 	h.execute()
@@ -158,8 +158,8 @@ func TestTrainingOrder(t *testing.T) {
 	require.Len(t, runs["training_runs"], 1, "a repeated create_model creates no second run")
 }
 
-// TestTrainingSurvivesRestarts checks that another server on the same log and files answers finished
-// operations as before, holds polls for others, and says why there is no result yet.
+// TestTrainingSurvivesRestarts checks that another server on the same log and files answers
+// finished operations as before, holds polls for others, and says why there is no result yet.
 func TestTrainingSurvivesRestarts(t *testing.T) {
 	h := newTrainingHarness(t)
 	h.execute()
@@ -198,7 +198,8 @@ func TestTrainingSurvivesRestarts(t *testing.T) {
 	require.Equal(t, true, restarted.must(restarted.get("training_runs/" + run))["corrupted"])
 }
 
-// TestTrainingCheckpoints checks the lists, the expiry, the archive and the deletion of checkpoints.
+// TestTrainingCheckpoints checks the lists, the expiry, the archive and the deletion of
+// checkpoints.
 func TestTrainingCheckpoints(t *testing.T) {
 	h := newTrainingHarness(t)
 	h.execute()

@@ -33,8 +33,8 @@ import (
 	protocol "anneal/tinker"
 )
 
-// A trainingHarness is a server with a trainer job in service mode, and an executor that trains a tiny
-// model: it takes operations from the journal as an agent does.
+// A trainingHarness is a server with a trainer job in service mode, and an executor that trains a
+// tiny model: it takes operations from the journal as an agent does.
 type trainingHarness struct {
 	*harness
 	job     domain.Name
@@ -313,7 +313,7 @@ type trainingRequest struct {
 	header       map[string]string
 }
 
-// train sends a request to the host name of the job.
+// send sends a request to the host name of the job.
 func (h *trainingHarness) send(q trainingRequest) response {
 	h.Helper()
 	body, raw := q.body.([]byte)

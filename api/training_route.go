@@ -13,7 +13,8 @@ import (
 	"anneal/domain"
 )
 
-// trainingRoutes returns the router of the requests that are sent to the host name of a trainer job.
+// trainingRoutes returns the router of the requests that are sent to the host name of a trainer
+// job.
 func (s *Server) trainingRoutes(find func(http.Handler) http.Handler) chi.Router {
 	routes := chi.NewRouter()
 	routes.Use(s.identify, s.observe, s.recover, s.cors.allow, find, trainingKey, middleware.GetHead)
@@ -50,12 +51,13 @@ func offerTraining(s *Server, routes chi.Router, op *request.Operation) {
 	}))
 }
 
-// optionalKeyPrefix is the beginning of keys that clients of the training service require. It may
-// precede an API key of anneal.
+// optionalKeyPrefix is a prefix that some clients of the training service require of API keys. A
+// request may have it before an API key of anneal.
 const optionalKeyPrefix = "tml-"
 
-// trainingKey is middleware that moves the API key of a request from the header X-API-Key, in which
-// clients of training services send it, to the header Authorization.
+// trainingKey is middleware that copies the API key of a request from the header X-API-Key, in
+// which clients of training services send it, to the header Authorization, without
+// optionalKeyPrefix.
 func trainingKey(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		key := strings.TrimSpace(r.Header.Get("X-API-Key"))

@@ -6,8 +6,8 @@ import (
 	"anneal/domain"
 )
 
-// useService records what a client of a training service does: a session, a run on a base model, and a
-// checkpoint.
+// useService records what a client of a training service does: a session, a run on a base model,
+// and a checkpoint.
 func (s *harness) useService(job, session, base domain.Name) {
 	s.Helper()
 	run := domain.NewName(session.Account(), domain.TrainingRuns.Collection, session.ID()+"-0")

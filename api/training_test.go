@@ -12,9 +12,9 @@ import (
 	protocol "anneal/tinker"
 )
 
-// TestTrainingLoop runs a loop as a client does: session, run, passes and steps, weights for sampling,
-// samples, a saved state, and another run that loads it. The loss decreases, the sampler reports the
-// log-probabilities of the trainer, and the loaded run continues with the same numbers.
+// TestTrainingLoop runs a loop as a client does: session, run, passes and steps, weights for
+// sampling, samples, a saved state, and another run that loads it. The loss decreases, the sampler
+// reports the log-probabilities of the trainer, and the loaded run continues with the same numbers.
 func TestTrainingLoop(t *testing.T) {
 	h := newTrainingHarness(t)
 	h.execute()
@@ -88,8 +88,8 @@ func TestTrainingLoop(t *testing.T) {
 	require.Equal(t, domain.JobRunningState, h.row().State.State)
 }
 
-// TestTrainingProtobuf checks the forms of the newer client: compressed protobuf passes, and results in
-// protobuf.
+// TestTrainingProtobuf checks the forms of the newer client: compressed protobuf passes, and
+// results in protobuf.
 func TestTrainingProtobuf(t *testing.T) {
 	h := newTrainingHarness(t)
 	h.execute()

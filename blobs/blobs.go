@@ -189,8 +189,9 @@ func (s *Store) PutAll(ctx context.Context, contents map[string][]byte) error {
 	return put()
 }
 
-// Create stores content durably under a key that does not exist. If the key exists, it changes nothing
-// and returns AlreadyExists. Of several concurrent calls, also of other processes, one succeeds.
+// Create stores content durably under a key that does not exist. If the key exists, it changes
+// nothing and returns AlreadyExists. Of several concurrent calls, also of other processes, one
+// succeeds.
 func (s *Store) Create(ctx context.Context, key string, content []byte) error {
 	if err := checkKey(key); err != nil {
 		return err
@@ -299,8 +300,8 @@ func (s *Store) Delete(ctx context.Context, key string) error {
 	return s.change("delete", key, func() error { return s.remove(ctx, key) })
 }
 
-// DeleteAll deletes files that a caller of Create has stored and to which no event refers. Keys that do
-// not exist are no error. After an error, some of the files may be deleted.
+// DeleteAll deletes files that were stored with Create and that no event references. Keys that do
+// not exist are ignored. After an error, some of the files may be deleted.
 func (s *Store) DeleteAll(ctx context.Context, keys []string) error {
 	for _, key := range keys {
 		if err := checkKey(key); err != nil {
@@ -326,8 +327,8 @@ func (s *Store) DeleteAll(ctx context.Context, keys []string) error {
 	return nil
 }
 
-// deletedTogether is the maximum number of files that DeleteAll deletes with one sync, while other
-// changes wait.
+// deletedTogether is the maximum number of files that DeleteAll deletes in one batch with one sync.
+// Other changes wait for the batch.
 const deletedTogether = 128
 
 func (s *Store) remove(ctx context.Context, key string) error {

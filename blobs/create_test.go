@@ -45,8 +45,8 @@ func TestCreate(t *testing.T) {
 	}
 }
 
-// TestDeleteAll checks that files are deleted together with their records and empty directories, also
-// after a restart.
+// TestDeleteAll checks that files are deleted together with their records and empty directories,
+// also after a restart.
 func TestDeleteAll(t *testing.T) {
 	for _, url := range []string{"", "mem://"} {
 		s := open(t, url)

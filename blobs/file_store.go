@@ -164,7 +164,7 @@ func (f *fileStore) delete(key string) error {
 	return nil
 }
 
-// deleteAll is delete for several files that are in no bundles. It syncs each directory once.
+// deleteAll is like delete for several files that are not in bundles. It syncs each directory once.
 func (f journaled) deleteAll(keys []string) error {
 	unlock, err := f.lock(keys...)
 	if err != nil {

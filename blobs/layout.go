@@ -116,8 +116,9 @@ func JournalPrefix(account, createEvent string) string {
 	return JobRoot + account + "/" + createEvent + "/journal/"
 }
 
-// TrainingCheckpointPrefix returns the prefix of one checkpoint of a training run. createEvent is the
-// ID of the event that created the trainer job, and stored the unique ID of the checkpoint's files.
+// TrainingCheckpointPrefix returns the prefix of one checkpoint of a training run. createEvent is
+// the ID of the event that created the trainer job, and stored the unique ID of the checkpoint's
+// files.
 func TrainingCheckpointPrefix(account, createEvent, run, stored string) string {
 	return JobRoot + account + "/" + createEvent + "/training/" + run + "/" + stored + "/"
 }
@@ -134,7 +135,8 @@ func RolloutsPrefix(job domain.Name, createEvent string, attempt int) string {
 	return RolloutsRoot(job, createEvent) + strconv.Itoa(attempt) + "/"
 }
 
-// TrackerFile returns the key of the file that records what a job's experiment tracker has received.
+// TrackerFile returns the key of the file that records what a job's experiment tracker has
+// received.
 func TrackerFile(job domain.Name, createEvent string) string {
 	return resourcePrefix(JobRoot, job, createEvent) + "tracker.json"
 }

@@ -38,8 +38,8 @@ func (f journaled) store(ctx context.Context, key string, r io.Reader) (int64, e
 	return f.put(ctx, key, io.MultiReader(bytes.NewReader(head), r), f.commit)
 }
 
-// create durably stores content under a key that does not exist: through the journal if the content is
-// small. If the key exists, it changes nothing and returns AlreadyExists.
+// create durably stores content under a key that does not exist: through the journal if the content
+// is small. If the key exists, it changes nothing and returns AlreadyExists.
 func (f journaled) create(ctx context.Context, key string, content []byte) error {
 	if len(content) <= maxSmall && f.journal.available() {
 		if err := f.putSmall(smallFile{key: key, content: content, isNew: true}); !errors.Is(err, errNoJournal) {
@@ -212,8 +212,8 @@ func (f journaled) stage(content []byte) (path string, err error) {
 func (f journaled) replaceRecord(key string, existing, added []digest) error {
 	path, text := f.recordPath(key), recordOf(key, slices.Concat(existing, added))
 	if len(existing) == 0 {
-		// Nobody reads the record of a file that does not exist yet, so it may be written in place. A file
-		// of an earlier version exists without a record.
+		// Nobody reads the record of a file that does not exist yet, so it may be written in place. A
+		// file of an earlier version exists without a record.
 		if err := disk.WriteNew(path, text); !errors.Is(err, os.ErrExist) {
 			return err
 		}
@@ -233,8 +233,8 @@ func isNameConflict(err error) bool {
 	return errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.EISDIR) || errors.Is(err, os.ErrExist)
 }
 
-// validDigest reads the file under key, or in its bundle, and returns its digest; valid is false when
-// there is no such file, or it has no record, or it differs from its record.
+// validDigest reads the file under key, or in its bundle, and returns its digest; valid is false
+// when there is no such file, or it has no record, or it differs from its record.
 func (f journaled) validDigest(key string) (d digest, valid bool) {
 	if _, err := os.Lstat(f.path(key)); errors.Is(err, os.ErrNotExist) {
 		b, err := bundlesOf(f.fileStore).read(bundleOf(key))

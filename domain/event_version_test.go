@@ -11,9 +11,9 @@ import (
 	"anneal/internal/testutil"
 )
 
-// TestEventVersions checks that each type of event that control planes of event version 1 cannot read
-// has a version: otherwise it would be recorded during an upgrade, and stop them. The file has the
-// types of version 1, and never changes.
+// TestEventVersions checks that eventVersions has each type of event that control planes of event
+// version 1 cannot read: otherwise it would be recorded during an upgrade, and stop them. The file
+// has the types of version 1, and never changes.
 func TestEventVersions(t *testing.T) {
 	path := filepath.Join("testdata", "event_types_of_version_1.txt")
 	first := map[string]bool{}

@@ -163,8 +163,8 @@ func (s JobSpec) Model() Name {
 	return Name(cmp.Or(string(s.From), s.Config.WarmStartFrom, s.Config.BaseModel))
 }
 
-// AwaitsStep reports whether the job cannot run until its user submits another train step, or a client
-// uses its training service.
+// AwaitsStep reports whether the job cannot run until its user submits another train step, or a
+// client uses its training service.
 func (s JobSpec) AwaitsStep() bool { return s.Waits && !s.HasStep && !s.Service }
 
 // ReservedOutput returns the model whose name a job reserves: its outputModel, from the creation of

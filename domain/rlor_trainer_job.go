@@ -16,7 +16,7 @@ import (
 //	VALIDATING, PENDING       --AwaitStep-->        IDLE, when the job has no step to run
 //	RUNNING, WRITING_RESULTS  --FinishTrainStep-->  IDLE
 //	IDLE                      --ExecuteTrainStep--> PENDING, with the next step
-//	CREATING, VALIDATING      --StartService-->     unchanged; with serviceMode, the next attempt is a service
+//	CREATING, VALIDATING      --StartService-->     unchanged; the next attempt is a service
 //	IDLE                      --StartService-->     PENDING
 //	PENDING, RUNNING          --StopService-->      IDLE, if the attempt is a service
 var TrainerJobs = newJobKind("rlorTrainerJobs", "rlorTrainerJob", map[string]Event[TrainerJob]{

@@ -22,7 +22,8 @@ type SupervisedSpec struct {
 	EvalAutoCarveout  bool   `json:"evalAutoCarveout,omitempty"`
 	EarlyStop         bool   `json:"earlyStop,omitempty"`
 	IsTurbo           bool   `json:"isTurbo,omitempty"`
-	// weight of the divergence from the base model on its own responses to made-up prompts; 0 replays none
+	// weight of the divergence from the initial model on its own responses to synthetic prompts; 0
+	// replays none
 	ReplayWeight         float64            `json:"replayWeight,omitempty"`
 	Nodes                int                `json:"nodes,omitempty"`
 	MTPEnabled           bool               `json:"mtpEnabled,omitempty"`
@@ -118,7 +119,7 @@ func (s SupervisedSpec) check() Violations {
 	var v Violations
 	s.TrainingConfig.check(&v, "")
 	v.Require(s.ReplayWeight >= 0 && s.ReplayWeight <= MaxReplayWeight, "replayWeight",
-		"must be from 0 to %d; 0 replays nothing, and 2 suits most datasets", MaxReplayWeight)
+		"must be from 0 to %d; 0 disables replay, and 2 suits most datasets", MaxReplayWeight)
 	checkText(&v, s.DisplayName, "")
 	v.Require(s.Dataset != "", "dataset", "is required")
 	checkData(&v, s.Dataset, s.EvaluationDataset, s.EvalAutoCarveout)

@@ -31,8 +31,8 @@ func (e TrainerServiceStopped) Evolve(j *TrainerJob) {
 	j.State, j.Status, j.Serving = JobIdleState, StatusOf(nil), false
 }
 
-// StartService makes a job with serviceMode start an attempt that executes the operations of training
-// runs, because a client uses the job's training service.
+// StartService starts the training service of a job with serviceMode, because a client uses it: the
+// next attempt of the job executes the operations of training runs.
 type StartService struct{}
 
 func (StartService) Decide(j TrainerJob, now time.Time) (Event[TrainerJob], error) {
@@ -51,9 +51,9 @@ func (StartService) Decide(j TrainerJob, now time.Time) (Event[TrainerJob], erro
 	return TrainerServiceStarted{now}, j.must(JobCreatingState, JobValidatingState, JobIdleState)
 }
 
-// StopService makes a job IDLE whose attempt executes the operations of training runs, because no
-// client uses the training service. Attempt is the number of the job's newest attempt, which has saved
-// its runs; no attempt needs to be running.
+// StopService stops the training service of a job and makes the job IDLE, because no client uses
+// the service. Attempt is the number of the job's newest attempt, which must have saved its runs;
+// it need not be running.
 type StopService struct{ Attempt int }
 
 func (c StopService) Decide(j TrainerJob, now time.Time) (Event[TrainerJob], error) {

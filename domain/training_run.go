@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// A training run is one adapter that a client of a training service trains, operation by
-// operation. The operations and their results are in a journal outside of the log (package
-// blobs/operations). An attempt of the job opens the run, restores its newest recovery checkpoint and
-// executes the operations after it.
+// A training run is one adapter that a client of a training service trains. The client submits
+// operations, which are stored with their results in a journal outside of the log (package
+// blobs/operations). An attempt of the job opens the run: it restores the newest recovery
+// checkpoint and executes the operations after it.
 //
 //	(none)         --CreateTrainingRun-->  CREATING
 //	CREATING, OPEN --OpenTrainingRun-->    OPEN: an attempt of the job has the run in memory
@@ -42,7 +42,7 @@ const (
 const (
 	TrainingCheckpointTraining = "training" // state from which a run continues, saved on request
 	TrainingCheckpointSampler  = "sampler"  // adapter for sampling, saved on request
-	TrainingCheckpointRecovery = "recovery" // state from which another attempt continues, saved by the attempt
+	TrainingCheckpointRecovery = "recovery" // state from which the next attempt continues, saved periodically
 )
 
 // Limits of training runs and their checkpoints.
@@ -99,7 +99,7 @@ func (c TrainingCheckpoint) Expired(now time.Time) bool {
 type TrainingRunOpening struct {
 	Attempt  int       `json:"attempt"`
 	BaseHash string    `json:"baseHash"`
-	Kernel   string    `json:"kernel"` // instructions that compute the run: see engines.TrainPool
+	Kernel   string    `json:"kernel"` // kernel (instruction set) that computes the run; others round differently
 	Time     time.Time `json:"time"`
 }
 
@@ -152,8 +152,8 @@ func (r TrainingRun) indexOf(kind, name string) int {
 	return slices.IndexFunc(r.Checkpoints, func(c TrainingCheckpoint) bool { return c.Kind == kind && c.Name == name })
 }
 
-// Newest returns the checkpoint of a kind that was saved last; false if there is none. Ephemeral
-// checkpoints are left out.
+// Newest returns the checkpoint of a kind that was saved last, except for ephemeral ones; false if
+// there is none.
 func (r TrainingRun) Newest(kind string) (TrainingCheckpoint, bool) {
 	for _, c := range slices.Backward(r.Checkpoints) {
 		if c.Kind == kind && !c.Ephemeral {

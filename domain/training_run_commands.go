@@ -1,12 +1,13 @@
 package domain
 
 import (
+	"fmt"
 	"math"
 	"time"
 )
 
-// CreateTrainingRun creates a run. The names of runs follow from their session and ModelSeq, so a
-// repeated command is recognized.
+// CreateTrainingRun creates a run. The name of a run is derived from its session and ModelSeq, so a
+// retried command is recognized.
 type CreateTrainingRun struct{ TrainingRunSpec }
 
 func (c CreateTrainingRun) Decide(r TrainingRun, _ time.Time) (Event[TrainingRun], error) {
@@ -91,8 +92,9 @@ func (c OpenTrainingRun) Decide(r TrainingRun, now time.Time) (Event[TrainingRun
 	return TrainingRunOpened{TrainingRunOpening{c.Attempt, c.BaseHash, c.Kernel, now}}, nil
 }
 
-// SaveTrainingCheckpoint records a checkpoint that the attempt which has opened the run has stored.
-// Overwrite lets it replace a checkpoint with the same kind and name. Time is ignored.
+// SaveTrainingCheckpoint records a checkpoint whose files are stored. It must be from the attempt
+// that opened the run. Overwrite allows it to replace a checkpoint with the same kind and name.
+// Time is ignored.
 type SaveTrainingCheckpoint struct {
 	TrainingCheckpoint
 	Overwrite bool
@@ -118,7 +120,7 @@ func (c SaveTrainingCheckpoint) Decide(r TrainingRun, now time.Time) (Event[Trai
 	old, exists := r.Checkpoint(c.Kind, c.Name)
 	switch newest, ok := r.Newest(TrainingCheckpointRecovery); {
 	case exists && old.Seq == c.Seq:
-		return nil, nil // saved before, by this attempt or by one whose operations this attempt has replayed
+		return nil, nil // recorded before, by this attempt or by an earlier one whose operations it replays
 	case c.Kind == TrainingCheckpointRecovery && ok && newest.Seq >= c.Seq:
 		return nil, nil
 	case exists && old.Seq > c.Seq:
@@ -130,14 +132,15 @@ func (c SaveTrainingCheckpoint) Decide(r TrainingRun, now time.Time) (Event[Trai
 				"overwrite"}
 	case !exists && !c.Ephemeral && c.Kind != TrainingCheckpointRecovery && r.durable() >= MaxTrainingCheckpoints:
 		return nil, &Error{Code: ResourceExhausted, Reason: "TOO_MANY_CHECKPOINTS",
-			Message: Count(MaxTrainingCheckpoints).Of("checkpoint") + " is the maximum of a run: delete some, or give " +
-				"them a ttl"}
+			Message: fmt.Sprintf("the run has %d checkpoints, which is the maximum: delete some, or let some expire",
+				MaxTrainingCheckpoints)}
 	}
 	c.Time = now
 	return TrainingCheckpointSaved{c.TrainingCheckpoint}, nil
 }
 
-// durable returns the number of checkpoints that clients have saved, without ephemeral ones.
+// durable returns the number of checkpoints that count toward MaxTrainingCheckpoints: neither
+// ephemeral nor for recovery.
 func (r TrainingRun) durable() (n int) {
 	for _, c := range r.Checkpoints {
 		if !c.Ephemeral && c.Kind != TrainingCheckpointRecovery {
@@ -147,7 +150,7 @@ func (r TrainingRun) durable() (n int) {
 	return n
 }
 
-// DeleteTrainingCheckpoint removes a checkpoint. Recovery checkpoints cannot be removed.
+// DeleteTrainingCheckpoint removes a checkpoint, except for recovery checkpoints.
 type DeleteTrainingCheckpoint struct{ Kind, Name string }
 
 func (c DeleteTrainingCheckpoint) Decide(r TrainingRun, _ time.Time) (Event[TrainingRun], error) {
@@ -198,8 +201,8 @@ func (UnloadTrainingRun) Decide(r TrainingRun, now time.Time) (Event[TrainingRun
 	return TrainingRunUnloaded{now}, r.MustLive()
 }
 
-// CorruptTrainingRun records that operations of a run, or the checkpoint that it continues from,
-// are lost, so that it cannot continue.
+// CorruptTrainingRun records that a run cannot continue, because operations or its recovery
+// checkpoint are lost.
 type CorruptTrainingRun struct{ Reason string }
 
 func (c CorruptTrainingRun) Decide(r TrainingRun, now time.Time) (Event[TrainingRun], error) {

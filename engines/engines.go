@@ -97,8 +97,8 @@ type TrainSettings struct {
 	MaxContextLength int  `json:"maxContextLength"`
 	EarlyStop        bool `json:"earlyStop"`
 	EvalAutoCarveout bool `json:"evalAutoCarveout"`
-	// ReplayWeight is the weight in the loss of the mean divergence from the initial model on
-	// responses that this model gives to made-up prompts; 0 replays none. Only for Supervised.
+	// ReplayWeight is the weight in the loss of the mean divergence from the initial model on its
+	// responses to synthetic prompts; 0 disables replay. Only for Supervised.
 	ReplayWeight float64 `json:"replayWeight,omitempty"`
 	// CheckpointSteps is the number of steps between checkpoints; 0 stands for the engine's
 	// default.

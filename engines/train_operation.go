@@ -18,9 +18,9 @@ type TrainOperation struct {
 // A TrainSave says how a state of a run is saved.
 type TrainSave struct {
 	Name       string // name of the checkpoint
-	Ephemeral  bool   // it is not listed, and newer ephemeral checkpoints replace it
+	Ephemeral  bool   // whether it is not listed, and deleted after newer ephemeral checkpoints
 	TTLSeconds int64  // seconds after which it expires; 0 stands for never
-	Overwrite  bool   // it may replace a checkpoint with the same name
+	Overwrite  bool   // whether it may replace a checkpoint with the same name
 }
 
 // A TrainLoad says which state of a run is restored.
@@ -29,7 +29,8 @@ type TrainLoad struct {
 	Optimizer  bool   // restore the optimizer too; otherwise it begins again
 }
 
-// A TrainOperationResult is the result of an operation that has succeeded. At most one field is set.
+// A TrainOperationResult is the result of an operation that has succeeded. At most one field is
+// set.
 type TrainOperationResult struct {
 	Pass    *TrainPassResult
 	Step    *TrainStepResult

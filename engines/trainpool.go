@@ -72,7 +72,7 @@ type TrainPool interface {
 	// The adapter counts to RunBytes. It returns FailedPrecondition if the adapter belongs to
 	// another base model.
 	OpenSampler(ctx context.Context, adapterDir string) (TrainSampler, error)
-	// Close frees the memory of the pool. Its runs and samplers must be closed before.
+	// Close frees the memory of the pool. Its runs and samplers must be closed first.
 	Close() error
 }
 
@@ -96,7 +96,8 @@ type TrainRunConfig struct {
 	TrainMLP     bool    `json:"trainMlp"`
 	TrainUnembed bool    `json:"trainUnembed"` // an engine that cannot train it warns: see TrainRun.Warnings
 
-	// Share says for whom passes of the run are computed. It is no part of the state of a run.
+	// Share is the account for which passes of the run are computed. It is not part of the run's
+	// state.
 	Share TrainShare `json:"-"`
 }
 

@@ -18,7 +18,7 @@ type TrainSampler interface {
 // A TrainSampleRequest selects samples of the continuation of one prompt. The prompt and a sample
 // have at most TrainPool.MaxTokens tokens together.
 type TrainSampleRequest struct {
-	Weights string  // the model with its adapter, which the caller of the pool resolves; "" is the base model
+	Weights string  // identifies the adapter that the caller of the pool loads; "" for the base model
 	Prompt  []int32 // at least one token
 	N       int     // number of samples, 1 to MaxTrainSamples
 	// MaxTokens is the maximum number of tokens of a sample; 0 stands for the maximum of the pool.
@@ -39,8 +39,8 @@ type TrainSampleRequest struct {
 	PromptLogprobs     bool // return TrainSamples.PromptLogprobs
 	TopKPromptLogprobs int  // number of most likely tokens to return for each token of the prompt
 
-	// Share says for whom samples are computed. Only requests of the same account share cached
-	// prompts.
+	// Share is the account for which samples are computed. Prompts are cached for each account
+	// separately.
 	Share TrainShare `json:"-"`
 }
 
@@ -77,12 +77,12 @@ type TrainSequence struct {
 	// tokens before it: after temperature, TopK and TopP. With temperature 1 and all tokens to draw
 	// from, they are the values that TrainRun.Forward returns; with temperature 0 they are 0.
 	Logprobs []float32
-	Stopped  bool // the last token stopped the sample; otherwise it has the maximum number of tokens
+	Stopped  bool // whether the last token stopped the sample; otherwise it has the maximum number of tokens
 }
 
-// A TrainShare says for whom a pool computes. Computing time of passes and samples that wait at the
-// same time is divided among accounts in proportion to their weights, measured in tokens. It does
-// not change results.
+// A TrainShare is the account for which a pool computes, and its weight. While passes and samples
+// of several accounts wait, tokens are computed in proportion to the weights. Shares do not change
+// results.
 type TrainShare struct {
 	Account string
 	Weight  int // 1 to MaxTrainWeight; 0 stands for 1

@@ -2,9 +2,9 @@ package projections
 
 import "anneal/domain"
 
-// ServiceProgressed reports whether an attempt of a job that serves training runs has stored a recovery
-// checkpoint. When such an attempt is lost, that does not count as a failure of the job, because its
-// runs continue from there.
+// ServiceProgressed reports whether an attempt of a job that serves training runs has stored a
+// recovery checkpoint. The loss of such an attempt does not count as a failure of the job, because
+// its runs continue from the checkpoint.
 func ServiceProgressed(v *View, job domain.Name, attempt int) bool {
 	for row := range v.Runs.In(job.Account()) {
 		if row.State.Job != job {

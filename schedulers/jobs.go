@@ -33,7 +33,7 @@ const CancelWithin = 5 * time.Minute
 //	                           PENDING, and its status says so
 //	RUNNING, preempted      -> RE_QUEUEING when its attempt has stopped, as for CANCELLING
 //	VALIDATING, PENDING     -> IDLE, for a trainer that waits for its first step
-//	PENDING                 -> IDLE, for a trainer whose training service nobody uses any more
+//	PENDING                 -> IDLE, for a trainer whose training service is idle
 //	WRITING_RESULTS, stored -> COMPLETED, EARLY_STOPPED or IDLE, once the model is registered
 //	CANCELLING              -> CANCELLED when its attempt has stopped, its node is lost, or
 //	                           CancelWithin has passed
@@ -42,7 +42,7 @@ const CancelWithin = 5 * time.Minute
 //	DELETING                -> DELETING_CLEANING_UP when no node holds an allocation for it
 type Jobs struct {
 	CancelWithin time.Duration // grace period of attempts that must stop; 0 stands for the constant CancelWithin
-	ServiceIdle  time.Duration // how long a training service may wait without use; 0 stands for the constant ServiceIdle
+	ServiceIdle  time.Duration // how long a waiting training service may be idle; 0 stands for the constant ServiceIdle
 }
 
 // Name implements Scheduler.
@@ -241,13 +241,13 @@ func (s Jobs) start(plan *Plan, v *projections.View, fleet *fleet, pending []job
 			continue
 		}
 		spec := j.spec()
-		need := inService(v, j, fleet.needOf(v, j.Name, spec))
+		need := serviceNeed(v, j, fleet.needOf(v, j.Name, spec))
 		switch {
 		case j.needsCarveOut(v):
 			plan.add(carveOut(v, j))
 		case spec.AwaitsStep():
 			plan.add(await(j)) // the job was resumed between two train steps, and has nothing to run
-		case s.stopUnused(plan, v, j, now):
+		case s.stopIdleService(plan, v, j, now):
 		case !fleet.engines[need.Engine] && j.isNew():
 			plan.add(domain.IntendJob(j.Name, domain.QueueJob{}))
 		case !fleet.engines[need.Engine]:

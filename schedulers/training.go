@@ -8,11 +8,11 @@ import (
 	"anneal/projections"
 )
 
-// ServiceIdle is the time without use after which a training service stops, or does not start.
+// ServiceIdle is how long a training service that waits for a node may be idle before it stops.
 const ServiceIdle = 5 * time.Minute
 
-// Training removes the training sessions and runs of jobs that no longer exist, and the checkpoints of
-// runs at their expireTime.
+// Training removes the training sessions and runs of jobs that no longer exist, and the checkpoints
+// of runs at their expireTime.
 type Training struct{}
 
 // Name implements Scheduler.
@@ -54,9 +54,10 @@ func (Training) Plan(v *projections.View, now time.Time) Plan {
 	return plan
 }
 
-// inService returns the need of a job whose attempts serve training runs: a node with the kernel that
-// computes its runs, because only that continues them bit-exactly. For other jobs it returns need.
-func inService(v *projections.View, j job, need domain.Need) domain.Need {
+// serviceNeed returns the need of a job whose attempts serve training runs: one node, with the
+// kernel that computes its runs, because another kernel cannot continue them bit-exactly. For other
+// jobs it returns need.
+func serviceNeed(v *projections.View, j job, need domain.Need) domain.Need {
 	if !j.spec().Service {
 		return need
 	}
@@ -71,9 +72,9 @@ func inService(v *projections.View, j job, need domain.Need) domain.Need {
 	return need
 }
 
-// stopUnused plans to stop the training service of a waiting job that nobody has used for ServiceIdle, and
-// reports whether it does.
-func (s Jobs) stopUnused(plan *Plan, v *projections.View, j job, now time.Time) bool {
+// stopIdleService plans to stop the training service of a waiting job if it has been idle for
+// ServiceIdle, and reports whether it does.
+func (s Jobs) stopIdleService(plan *Plan, v *projections.View, j job, now time.Time) bool {
 	if !j.spec().Service || j.isNew() {
 		return false
 	}

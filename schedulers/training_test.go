@@ -11,9 +11,9 @@ import (
 	"anneal/schedulers"
 )
 
-// TestTrainingServices checks that a job whose training service is used is placed on a node with the
-// kernel of its runs, that it does not wait for a node without use, and that the runs and sessions of a
-// job are removed after the job.
+// TestTrainingServices checks that a job whose training service is used is placed on a node with
+// the kernel of its runs, that it does not wait for a node without use, and that the runs and
+// sessions of a job are removed after the job.
 func TestTrainingServices(t *testing.T) {
 	s := newHarness(t)
 	s.given(account(), baseModel("base"))

@@ -14,8 +14,7 @@ import (
 // index returns the path of an element of a list.
 func index(path string, i int) string { return path + "[" + strconv.Itoa(i) + "]" }
 
-// quote returns a text of a request in the form that messages quote, at most MaxDisplayedText bytes
-// of it.
+// quote quotes a text of a request for an error message: at most its first MaxDisplayedText bytes.
 func quote(text string) string {
 	if len(text) > MaxDisplayedText {
 		text = text[:MaxDisplayedText]
@@ -27,7 +26,7 @@ func quote(text string) string {
 	return strconv.QuoteToASCII(text)
 }
 
-// short returns the beginning of a text of a request, to search for similar names.
+// short truncates a text of a request for the search for similar names.
 func short(text string) string { return text[:min(len(text), MaxDisplayedText)] }
 
 // checkText requires a text of at most limit bytes without control characters.
@@ -44,7 +43,7 @@ func checkText(v *domain.Violations, field, text string, limit int, required boo
 
 func checkModel(v *domain.Violations, id string) { checkText(v, "model_id", id, MaxNameBytes, true) }
 
-// checkSeq requires a sequence number. Clients keep them in 32 bits.
+// checkSeq requires a sequence number of at least first. Clients store them in 32 bits.
 func checkSeq(v *domain.Violations, field string, seq *int64, first int64) {
 	switch {
 	case seq == nil:

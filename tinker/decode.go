@@ -31,8 +31,9 @@ var decompressor = sync.OnceValues(func() (*zstd.Decoder, error) {
 		zstd.WithDecoderMaxWindow(MaxPassBody))
 })
 
-// ReadBody reads a body of at most limit bytes, at most MaxPassBody. The encoding is the value of the
-// header Content-Encoding: "", "identity" or EncodingZstd.
+// ReadBody reads and decompresses a body of at most limit bytes before and after decompression;
+// limit is at most MaxPassBody. encoding is the header Content-Encoding: "", "identity" or
+// EncodingZstd.
 func ReadBody(r io.Reader, encoding string, limit int) ([]byte, error) {
 	tooLarge := func(form string) error {
 		return &domain.Error{Code: domain.InvalidArgument, Reason: BodyTooLarge,
@@ -71,14 +72,15 @@ func notValid(format string, args ...any) *domain.Error {
 	return &domain.Error{Code: domain.InvalidArgument, Reason: BodyNotValid, Message: fmt.Sprintf(format, args...)}
 }
 
-// A Request is a type of requests with JSON bodies.
+// A Request is a request with a JSON body.
 type Request interface {
 	check(v *domain.Violations)
 }
 
-// Decode decodes and checks the JSON body of a request; an empty body stands for an empty object. It
-// returns an InvalidArgument error with all violations. Fields that are not known are refused unless
-// they are null, false, 0 or empty: newer clients send the defaults of fields that they do not use.
+// Decode decodes and checks the JSON body of a request; an empty body stands for an empty object.
+// It returns an InvalidArgument error with all violations. Fields that are not known are refused
+// unless they are null, false, 0 or empty: newer clients send the defaults of fields that they do
+// not use.
 func Decode[T any, P interface {
 	*T
 	Request
@@ -94,8 +96,8 @@ func Decode[T any, P interface {
 	return request, v.Err()
 }
 
-// decodeObject decodes a JSON body into the struct that out points to. The error is one of JSON's
-// syntax; v has the values that do not match.
+// decodeObject decodes a JSON body into the struct that out points to. It returns an error if the
+// body is not a JSON object, and adds fields with values of the wrong type to v.
 func decodeObject(v *domain.Violations, body []byte, out any) error {
 	body = bytes.TrimSpace(body)
 	if len(body) == 0 {
@@ -111,7 +113,7 @@ func decodeObject(v *domain.Violations, body []byte, out any) error {
 	return nil
 }
 
-// A valueDecoder decodes its own JSON form.
+// A valueDecoder is a type with its own JSON decoder.
 type valueDecoder interface {
 	decodeValue(v *domain.Violations, raw json.RawMessage, path string)
 }
@@ -220,7 +222,7 @@ func join(path, key string) string {
 	return path + "." + key
 }
 
-// quoteKey returns a name from a request in the form that messages have.
+// quoteKey returns a name from a request for an error message, quoted if necessary.
 func quoteKey(key string) string {
 	if checkpointName.MatchString(key) && len(key) <= MaxDisplayedText {
 		return key
@@ -258,17 +260,17 @@ func jsonKind(raw json.RawMessage) string {
 	case '[':
 		return "a list"
 	case '"':
-		return "a text"
+		return "a string"
 	case 't', 'f':
 		return "a boolean"
 	}
 	return "a number"
 }
 
-// jsonValue returns a JSON value in the form that messages have.
+// jsonValue returns a JSON value for an error message: long values only by their kind.
 func jsonValue(raw json.RawMessage) string {
 	if kind := jsonKind(raw); raw[0] == '{' || raw[0] == '[' {
-		return kind + " with other values"
+		return kind + " with values of another type"
 	}
 	if len(raw) > MaxDisplayedText {
 		return jsonKind(raw)
@@ -280,13 +282,13 @@ func jsonValue(raw json.RawMessage) string {
 func typeName(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.String:
-		return "a text"
+		return "a string"
 	case reflect.Bool:
 		return "a boolean"
 	case reflect.Float32, reflect.Float64:
 		return "a number"
 	case reflect.Int, reflect.Int32, reflect.Int64, reflect.Uint64:
-		return fmt.Sprintf("a whole number of %d bits", t.Bits())
+		return fmt.Sprintf("an integer of %d bits", t.Bits())
 	case reflect.Slice:
 		if t.Elem().Kind() == reflect.Uint8 {
 			return "base64"

@@ -68,7 +68,7 @@ func TestJSONForms(t *testing.T) {
 		{"unknown field", decode[CreateSessionRequest](`{"tags":[],"sdk_version":"1","colour":"red"}`),
 			[]string{"colour: is not a field of this object; valid fields: project_id, sdk_version, tags, user_metadata"}},
 		{"types", decode[CreateSessionRequest](`{"tags":[1],"sdk_version":2,"user_metadata":[]}`),
-			[]string{"sdk_version: must be a text, is 2", "tags: must be a list of values that are each a text, is a list"}},
+			[]string{"sdk_version: must be a string, is 2", "tags: must be a list of values that are each a string, is a list"}},
 		{"metadata", decode[CreateSessionRequest](`{"tags":["` + long + `"],"user_metadata":[]}`),
 			[]string{"tags[0]: must have at most 256 bytes, has 300", "user_metadata: must be an object, is a list"}},
 		{"model", decode[CreateModelRequest](`{"session_id":"s","model_seq_id":0,"base_model":"acme/m","type":"create_model",
@@ -160,7 +160,7 @@ func TestSampleForms(t *testing.T) {
 		base + `{},"base_model":"m","model_path":"tinker://r/weights/f"}`: {"model_path: set one of"},
 		base + `{},"sampling_session_id":"s"}`:                            {"seq_id: is required"},
 		`{"prompt":{"chunks":[]},"sampling_params":{},"base_model":"m"}`:  {"prompt: must have 1 to"},
-		base + `{"stop":["a",1]},"base_model":"m"}`:                       {"sampling_params.stop: must be a text"},
+		base + `{"stop":["a",1]},"base_model":"m"}`:                       {"sampling_params.stop: must be a string"},
 		base + `{"max_tokens":0,"temperature":-1,"top_p":0,"top_k":-2,"stop":[""]},"base_model":"m","num_samples":0}`: {
 			"num_samples", "sampling_params.max_tokens", "sampling_params.temperature",
 			"sampling_params.top_p", "sampling_params.top_k", "sampling_params.stop[0]: must have 1 to"},

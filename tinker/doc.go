@@ -1,9 +1,9 @@
-// Package tinker has the types of the Tinker wire protocol, with which users train models with loops
-// of their own: requests, responses, their JSON and protobuf forms, and the limits of all sizes.
+// Package tinker defines the Tinker wire protocol, in which clients with their own training loop
+// talk to a training service: requests, responses, their JSON and protobuf encodings, and limits.
 //
-// Decoders check each request completely, and return one error with all violations: an InvalidArgument
-// domain.Error with field, rule and value. Requests of passes, steps and samples convert to the types
-// of package engines. Package tinker/client is a client.
+// Decoders check each request completely, and return one error with all violations: an
+// InvalidArgument domain.Error with field, rule and value. Requests of passes, steps and samples
+// convert to the types of package engines. Package tinker/client is a client.
 //
 // The field numbers and names are those of version 0.25.0 of the public Python client.
 package tinker

@@ -10,7 +10,7 @@ import (
 	"anneal/engines"
 )
 
-// A lossForm is what a loss reads.
+// A lossForm lists the inputs and settings that a loss reads.
 type lossForm struct {
 	required, optional []string // inputs of a datum
 	settings           []string
@@ -39,9 +39,9 @@ func Losses() []string {
 	return names
 }
 
-// Pass converts the request to the pass of an engine. The engine checks further that the tokens are in
-// the model's vocabulary and that the data fit into its context. A request that DecodePass returned must
-// not be changed before.
+// Pass validates the request and converts it to the pass of an engine. The engine also checks that
+// the tokens are in the model's vocabulary and that the data fit into its context. A request that
+// DecodePass returned must not be modified before the call, because its converted pass is cached.
 func (r *ForwardBackwardRequest) Pass() (engines.TrainPass, error) {
 	if r.pass != nil {
 		return *r.pass, nil
@@ -195,7 +195,7 @@ func set(v *domain.Violations, out *engines.TrainDatum, name, path string, t *Te
 	}
 }
 
-// Dense returns the numbers of a tensor, with the zeros of a sparse one, by rows.
+// Dense returns the elements of a tensor in row-major order, including the zeros of a sparse one.
 func (t Tensor) Dense() ([]float32, error) {
 	var v domain.Violations
 	if !t.check(&v, "tensor") {
@@ -212,8 +212,8 @@ func (t Tensor) Dense() ([]float32, error) {
 	return values, nil
 }
 
-// TargetsPerToken returns the number of targets of a token of each datum of a pass, which is nil if
-// each token has one. OutputOf needs it for the shapes of the outputs.
+// TargetsPerToken returns, for each datum of a pass, the number of targets of each of its tokens;
+// nil if that is 1 for all data. OutputOf needs it for the shapes of the outputs.
 func TargetsPerToken(pass *engines.TrainPass) []int {
 	counts, several := make([]int, len(pass.Data)), false
 	for i := range pass.Data {
@@ -245,7 +245,7 @@ func (c *LoraConfig) check(v *domain.Violations, prefix string) {
 		"must be true if train_mlp is false: nothing else would be trained")
 }
 
-// RunConfig converts the configuration. Without a seed in c, the run has the seed given here.
+// RunConfig converts the configuration. seed is the seed of the run if c has none.
 func (c *LoraConfig) RunConfig(seed uint64) engines.TrainRunConfig {
 	if c.Seed != nil {
 		seed = uint64(*c.Seed)
@@ -255,7 +255,8 @@ func (c *LoraConfig) RunConfig(seed uint64) engines.TrainRunConfig {
 		TrainUnembed: valueOf(c.TrainUnembed, true)}
 }
 
-// AdamParams are the parameters of a step. Absent ones have the default of engines.DefaultAdamParams.
+// AdamParams are the parameters of a step. Absent ones have the default of
+// engines.DefaultAdamParams.
 type AdamParams struct {
 	LearningRate *float64 `json:"learning_rate,omitempty"`
 	Beta1        *float64 `json:"beta1,omitempty"`

@@ -157,7 +157,8 @@ func TestSampleResponses(t *testing.T) {
 			Logprobs: []float32{MaskLogprob, MaskLogprob, -1, -2}}}, got)
 }
 
-// TestErrorsQuoteLittle checks that messages quote a part of a long value only, without control characters.
+// TestErrorsQuoteLittle checks that messages quote a part of a long value only, without control
+// characters.
 func TestErrorsQuoteLittle(t *testing.T) {
 	long := strings.Repeat("é\x00", 10_000)
 	_, err := convert(long, nil)

@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// FuzzDecodePass checks that no body makes the decoder panic, and that an accepted request survives both
-// forms.
+// FuzzDecodePass checks that no body makes the decoder panic, and that an accepted request survives
+// both forms.
 func FuzzDecodePass(f *testing.F) {
 	pass := somePass()
 	f.Add(pass.MarshalProto(), true, false)

@@ -22,12 +22,12 @@ func NewModelInput(tokens ...int32) ModelInput {
 // A ChunkType is the type of a chunk.
 type ChunkType string
 
-// The types of chunks. Models of this server read EncodedText only.
+// The types of chunks. Models of this server accept EncodedText only.
 const (
 	EncodedText       ChunkType = "encoded_text"
 	Image             ChunkType = "image"
 	ImageAssetPointer ChunkType = "image_asset_pointer"
-	DMel              ChunkType = "dmel" // sound
+	DMel              ChunkType = "dmel" // audio
 )
 
 // A Chunk is a part of a model input.
@@ -41,7 +41,7 @@ type Chunk struct {
 	DMel           []byte    `json:"dmel,omitempty"`            // of DMel
 }
 
-// chunkField maps the type of a chunk to the field that only it has.
+// chunkField maps a field that only one type of chunk has to that type.
 var chunkField = map[string]ChunkType{"tokens": EncodedText, "data": Image, "location": ImageAssetPointer, "dmel": DMel}
 
 // decodeValue decodes a chunk. Older clients leave the type out; the fields then decide.
@@ -70,14 +70,14 @@ func (c *Chunk) decodeValue(v *domain.Violations, raw json.RawMessage, path stri
 	c.Type = ChunkType(types[0])
 }
 
-// tokens returns the tokens of the input, and adds violations if it has others.
+// tokens returns the tokens of the input, and adds violations if it has chunks of other types.
 func (m *ModelInput) tokens(v *domain.Violations, path string) []int32 {
 	v.Require(len(m.Chunks) <= MaxChunks, path+".chunks", "must have at most %d chunks, has %d", MaxChunks, len(m.Chunks))
 	n := 0
 	for i := range m.Chunks[:min(len(m.Chunks), MaxChunks)] {
 		c := &m.Chunks[i]
 		v.Require(c.Type == EncodedText, index(path+".chunks", i), "must have the type %q, has %s: the models of this "+
-			"server read no images and no sound", EncodedText, quote(string(c.Type)))
+			"server accept no images and no audio", EncodedText, quote(string(c.Type)))
 		n += len(c.Tokens)
 	}
 	if n == 0 || n > MaxTokens {
@@ -166,8 +166,8 @@ func (r ForwardBackwardRequest) MarshalJSON() ([]byte, error) {
 	return json.Marshal(form)
 }
 
-// DecodePass decodes and checks the body of a pass, which has the JSON or the protobuf form. forward is
-// whether it was sent to the operation "forward" of older clients. The error has all violations.
+// DecodePass decodes and validates the JSON or protobuf body of a pass. forward reports whether it
+// was sent to the operation "forward", which older clients use. The error has all violations.
 func DecodePass(contentType string, body []byte, forward bool) (ForwardBackwardRequest, error) {
 	var r ForwardBackwardRequest
 	if mediaType(contentType) == ContentTypeProtobuf {
@@ -211,7 +211,7 @@ func (r *ForwardBackwardRequest) check() error {
 	return v.Err()
 }
 
-// WireBytes returns the estimated size of the datum in the protobuf form, by which clients divide their
+// WireBytes returns the estimated size of the datum in protobuf, by which clients divide their
 // data: 4 bytes for each token, and the bytes of the values and indices of tensors.
 func (d *Datum) WireBytes() int {
 	n := 0

@@ -9,7 +9,7 @@ const (
 	MaxChunks          = 1024    // chunks of a model input
 	MaxTokens          = 1 << 17 // tokens of a model input; a model's context is usually shorter
 	MaxTargetsPerToken = 256     // targets of one token
-	MaxPassTargets     = 1 << 22 // targets of all data of a pass, with the zeros of sparse tensors
+	MaxPassTargets     = 1 << 22 // elements of a tensor; those of a pass together: 4 times as many
 	MaxLossInputs      = 8       // inputs of the loss of a datum, and settings of a loss
 
 	MaxSampledTokens = 1 << 20 // samples × max_tokens of one request
@@ -29,6 +29,6 @@ const (
 // Settings that ClientConfig sends to clients.
 const (
 	ChunkBytes        = 900_000 // maximum estimated bytes of a pass; clients divide larger ones
-	ConcurrentSamples = 2000    // maximum number of samples of a client in flight
+	ConcurrentSamples = 2000    // maximum number of sample requests of a client in flight
 	RefreshSeconds    = 300     // interval at which clients request DynamicConfig again
 )

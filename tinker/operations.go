@@ -53,8 +53,8 @@ type SaveWeightsResponse struct {
 	Type string `json:"type"` // "save_weights"
 }
 
-// A SaveWeightsForSamplerRequest saves the adapter of a run for sampling: with the name Path, or for a
-// new sampling session.
+// A SaveWeightsForSamplerRequest saves the adapter of a run for sampling: under the name Path, or,
+// if Path is nil, as an ephemeral checkpoint of a new sampling session.
 type SaveWeightsForSamplerRequest struct {
 	ModelID              string  `json:"model_id"`
 	SeqID                *int64  `json:"seq_id,omitempty"`
@@ -93,7 +93,7 @@ type LoadWeightsRequest struct {
 	ModelID            string `json:"model_id,omitempty"`
 	SeqID              *int64 `json:"seq_id,omitempty"`
 	Path               string `json:"path"`
-	Optimizer          bool   `json:"optimizer"` // whether the optimizer continues
+	Optimizer          bool   `json:"optimizer"` // also load the optimizer state
 	WeightsAccessToken string `json:"weights_access_token,omitempty"`
 }
 
@@ -130,7 +130,7 @@ const (
 	SamplerCheckpoint  CheckpointKind = "sampler_weights"
 )
 
-// Type returns the kind in the form of lists: training or sampler.
+// Type returns the kind as lists of checkpoints spell it: training or sampler.
 func (k CheckpointKind) Type() string {
 	if k == SamplerCheckpoint {
 		return "sampler"
@@ -189,7 +189,7 @@ func (r *FutureRequest) check(v *domain.Violations) {
 	checkText(v, "request_id", r.RequestID, MaxPathBytes, true)
 }
 
-// A QueueState is why an operation has no result yet.
+// A QueueState says why an operation has no result yet.
 type QueueState string
 
 // The states of an operation without a result.
@@ -218,7 +218,7 @@ type ResultMetadata struct {
 	ResponsePayloadSize int    `json:"response_payload_size"`
 }
 
-// A Category says who can act on the error of an operation.
+// A Category says whether the user or the operator of the server can fix the error of an operation.
 type Category string
 
 // The categories of errors.

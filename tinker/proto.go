@@ -9,8 +9,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// The protobuf messages belong to the package tinker_public. Arrays are bytes in little-endian order:
-// tokens int32, log-probabilities float32, indices and offsets int64.
+// The protobuf messages belong to the package tinker_public. Arrays are bytes in little-endian
+// order: tokens int32, log-probabilities float32, indices and offsets int64.
 
 // A wireField is one field of a message.
 type wireField struct {
@@ -51,8 +51,8 @@ func eachField(message string, body []byte, visit func(f wireField) error) error
 	return nil
 }
 
-// unknown returns the error for a field that the server does not know. Clients do not send the fields
-// that have their defaults, so the field has an effect that the server does not have.
+// unknown returns the error for an unknown field. Clients do not send fields with default values,
+// so the field requests something that the server does not support.
 func (f wireField) unknown() error {
 	return notValid("field %d of %s with the wire type %d is not supported: this server has the messages of client "+
 		"version 0.25.0; do not use what the client has added since", f.num, f.message, f.kind)
@@ -199,7 +199,7 @@ func (c *Chunk) unmarshal(body []byte) error {
 	})
 }
 
-// The numbers of the types of elements.
+// Values of the protobuf enum of element types.
 const (
 	protoFloat32  = 1
 	protoInt64    = 2
@@ -249,7 +249,7 @@ func (t *Tensor) unmarshal(body []byte) error {
 	return t.setValues(kind, values)
 }
 
-// appendInts appends the values of a repeated int64, which is packed or not.
+// appendInts appends the values of a repeated int64 field, packed or unpacked.
 func (f wireField) appendInts(to *[]int64) error {
 	switch f.kind {
 	case protowire.VarintType:
@@ -274,7 +274,7 @@ func (f wireField) appendInts(to *[]int64) error {
 	return nil
 }
 
-// setValues decodes the values of a tensor of the type with the number kind.
+// setValues decodes the values of a tensor. kind is the protobuf value of its element type.
 func (t *Tensor) setValues(kind uint64, values []byte) (err error) {
 	switch kind {
 	case protoFloat32:
@@ -399,7 +399,7 @@ func appendDoubles(to []byte, num protowire.Number, values map[string]float64) [
 	return to
 }
 
-// MarshalProto returns the protobuf form. Equal requests have equal bytes.
+// MarshalProto returns the protobuf encoding. Equal requests have equal bytes.
 func (r *ForwardBackwardRequest) MarshalProto() []byte {
 	to := appendText(nil, 1, r.ModelID)
 	to = appendVarint(to, 2, r.SeqID)

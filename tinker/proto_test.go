@@ -13,9 +13,9 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 )
 
-// A fieldFact is a field of a public message: its number, and its type, which is a scalar type or the
-// name of a message. "[]" marks repeated fields, "map" maps from texts, "?" fields with presence and "|"
-// members of a oneof.
+// A fieldFact is a field of a public message: its number, and its type, which is a scalar type or
+// the name of a message. "[]" marks repeated fields, "map" maps from texts, "?" fields with
+// presence and "|" members of a oneof.
 type fieldFact struct {
 	name   string
 	number int32
@@ -253,7 +253,8 @@ func TestResultsAreThePublicMessages(t *testing.T) {
 	require.Equal(t, sample, read)
 }
 
-// TestNarrowTypesAreWidened uses the types of elements that clients do not send, but the messages have.
+// TestNarrowTypesAreWidened uses the types of elements that clients do not send, but the messages
+// have.
 func TestNarrowTypesAreWidened(t *testing.T) {
 	for _, test := range []struct {
 		kind   uint64

@@ -18,7 +18,7 @@ func (r *WeightsInfoRequest) check(v *domain.Violations) {
 	}
 }
 
-// WeightsInfo has facts about a checkpoint, from which a run can be created that loads it.
+// WeightsInfo has the settings with which a run must be created to load a checkpoint.
 type WeightsInfo struct {
 	BaseModel    string `json:"base_model"`
 	IsLora       bool   `json:"is_lora"`

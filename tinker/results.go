@@ -53,11 +53,12 @@ func StepResponse(result engines.TrainStepResult) OptimStepResponse {
 	return OptimStepResponse{Metrics: map[string]float64{"step": float64(result.Step), "grad_norm": result.GradNorm}}
 }
 
-// Reductions are the ways in which clients combine the values that a metric has in several passes.
+// Reductions lists the functions with which clients combine the values of a metric of several
+// passes.
 var Reductions = []string{"sum", "mean", "min", "max", "slack", "unique", "hash_unordered"}
 
-// MetricName returns the name of a metric of a pass with exactly one colon and a reduction behind it,
-// without which clients fail. A name without a reduction gets "mean".
+// MetricName returns the name of a metric in the form NAME:REDUCTION that clients require. A name
+// without a reduction gets "mean".
 func MetricName(name string) string {
 	head, reduction, found := strings.Cut(name, ":")
 	if found && slices.Contains(Reductions, reduction) {
@@ -121,8 +122,8 @@ func reduce(name string, values []float64, parts []ForwardBackwardOutput) (float
 	return 0, false
 }
 
-// MarshalProto returns the protobuf form. Consecutive data whose outputs have the same form share a
-// record.
+// MarshalProto returns the protobuf encoding. Consecutive data whose outputs have the same names,
+// types and trailing shapes share a record.
 func (o *ForwardBackwardOutput) MarshalProto() []byte {
 	to := appendText(nil, 1, o.LossFnOutputType)
 	for data := o.LossFnOutputs; len(data) > 0; {
@@ -285,12 +286,12 @@ func unmarshalBatch(body []byte) ([]Tensor, error) {
 	return tensors, nil
 }
 
-// A StopReason is why a sequence ends.
+// A StopReason says why a sequence ended.
 type StopReason string
 
-// The reasons why a sequence ends.
+// The stop reasons.
 const (
-	StopReasonStop   StopReason = "stop" // a stop token, a stop text or the end of the text
+	StopReasonStop   StopReason = "stop" // a stop token, a stop text or an EOS token
 	StopReasonLength StopReason = "length"
 )
 
@@ -302,16 +303,16 @@ type SampleResponse struct {
 	PromptCacheHitTokens int
 }
 
-// A SampledSequence has the tokens of a sample, with the stop, and their log-probabilities under the
-// distribution from which they were drawn.
+// A SampledSequence has the tokens of a sample, including those that stopped it, and their
+// log-probabilities under the distribution from which they were sampled.
 type SampledSequence struct {
 	StopReason StopReason `json:"stop_reason"`
 	Tokens     []int32    `json:"tokens"`
 	Logprobs   []float32  `json:"logprobs,omitempty"`
 }
 
-// TopKPromptLogprobs has the K likeliest tokens at each token of the prompt, by rows. Empty cells have
-// the token 0 and the log-probability MaskLogprob.
+// TopKPromptLogprobs has the K most likely tokens at each position of the prompt, in row-major
+// order. Empty cells have the token 0 and the log-probability MaskLogprob.
 type TopKPromptLogprobs struct {
 	K, PromptLength int
 	TokenIDs        []int32

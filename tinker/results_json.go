@@ -41,7 +41,7 @@ type sequenceJSON struct {
 	Logprobs   floats     `json:"logprobs,omitempty"`
 }
 
-// A topRow has pairs of a token and its log-probability; null for a token of the prompt without them.
+// A topRow has pairs of a token and its log-probability for one token of the prompt; null for none.
 type topRow []topCell
 
 type topCell struct {
@@ -55,7 +55,7 @@ func (c *topCell) UnmarshalJSON(raw []byte) error {
 	return json.Unmarshal(raw, &[]any{&c.token, &c.logprob})
 }
 
-// MarshalJSON returns the form that clients before 0.25 read.
+// MarshalJSON returns the JSON encoding, which clients before 0.25 read.
 func (r SampleResponse) MarshalJSON() ([]byte, error) {
 	form := sampleJSON{Sequences: []sequenceJSON{}, PromptLogprobs: r.PromptLogprobs,
 		PromptCacheHitTokens: r.PromptCacheHitTokens, Type: "sample"}

@@ -9,7 +9,7 @@ import (
 	"anneal/engines"
 )
 
-// A SampleRequest requests samples: of a sampling session, of a base model, or of a checkpoint.
+// A SampleRequest requests samples from a sampling session, a base model or a checkpoint.
 type SampleRequest struct {
 	SamplingSessionID  string         `json:"sampling_session_id,omitempty"`
 	SeqID              *int64         `json:"seq_id,omitempty"` // number of the request in its sampling session
@@ -45,8 +45,8 @@ func (s *Seed) UnmarshalJSON(raw []byte) error {
 	return json.Unmarshal(raw, (*uint64)(s))
 }
 
-// Stop has the texts or the tokens that end a sample. The JSON form is one text, or a list of texts or
-// tokens.
+// Stop has the texts or the tokens that end a sample. In JSON it is a string, or a list of strings
+// or tokens.
 type Stop struct {
 	Texts  []string
 	Tokens []int32
@@ -71,7 +71,7 @@ func (s *Stop) decodeValue(v *domain.Violations, raw json.RawMessage, path strin
 		s.Texts = nil
 		if json.Unmarshal(raw, &s.Tokens) != nil {
 			s.Tokens = nil
-			v.Add(path, "must be a text, a list of texts or a list of tokens, is %s", jsonValue(raw))
+			v.Add(path, "must be a string, a list of strings or a list of tokens, is %s", jsonValue(raw))
 		}
 	}
 }
@@ -98,7 +98,7 @@ func (p *SamplingParams) check(v *domain.Violations, path string) {
 		"must be 1 to %d, is %d", MaxTokens, valueOf(p.MaxTokens, 0))
 	temperature, topP, topK := valueOf(p.Temperature, 1), valueOf(p.TopP, 1), valueOf(p.TopK, -1)
 	v.Require(temperature >= 0 && temperature <= math.MaxFloat32, path+".temperature",
-		"must be a finite number of at least 0, is %g; 0 chooses the likeliest token", temperature)
+		"must be a finite number of at least 0, is %g; 0 chooses the most likely token", temperature)
 	v.Require(topP > 0 && topP <= 1, path+".top_p", "must be above 0 and at most 1, is %g; 1 stands for no limit", topP)
 	v.Require(topK >= -1 && topK <= math.MaxInt32, path+".top_k", "must be at least −1, is %d; −1 stands for no limit",
 		topK)
@@ -137,7 +137,7 @@ func checkSource(v *domain.Violations, baseModel, modelPath string) {
 	}
 }
 
-// A CreateSamplingSessionRequest creates a sampling session of a base model or of a checkpoint.
+// A CreateSamplingSessionRequest creates a sampling session for a base model or a checkpoint.
 type CreateSamplingSessionRequest struct {
 	SessionID            string `json:"session_id"`
 	SamplingSessionSeqID *int64 `json:"sampling_session_seq_id"` // number of the sampling session in its session, from 0
@@ -165,8 +165,8 @@ type Sampler struct {
 	ModelPath string `json:"model_path,omitempty"`
 }
 
-// Sample converts the request to that of an engine, with the weights that the caller has resolved. Without
-// a seed in the request, the samples have the seed given here.
+// Sample validates the request and converts it to that of an engine. weights are the weights that
+// the caller has resolved, and seed is the seed of the samples if the request has none.
 func (r *SampleRequest) Sample(weights string, seed uint64) (engines.TrainSampleRequest, error) {
 	var v domain.Violations
 	p := &r.SamplingParams

@@ -11,7 +11,7 @@ type ClientConfigRequest struct {
 	SDKVersion string `json:"sdk_version"`
 }
 
-// ClientConfig has the settings that a client follows.
+// ClientConfig has the settings that the server sends to clients.
 type ClientConfig struct {
 	ParallelChunks               bool `json:"parallel_fwdbwd_chunks"`
 	CompressPasses               bool `json:"proto_compress_fwdbwd"`
@@ -90,7 +90,7 @@ type Health struct {
 	Status string `json:"status"` // "ok"
 }
 
-// A TelemetryRequest has events of a client, which the server only counts.
+// A TelemetryRequest has events of a client, which the server discards.
 type TelemetryRequest struct {
 	Events      []json.RawMessage `json:"events"`
 	Platform    string            `json:"platform"`

@@ -12,15 +12,15 @@ import (
 // A DType is the type of the elements of a tensor.
 type DType string
 
-// The types of elements. The protobuf form also has int32 and bfloat16, which are read as Int64 and
-// Float32.
+// The element types. Protobuf messages can also have int32 and bfloat16, which are decoded to Int64
+// and Float32.
 const (
 	Float32 DType = "float32"
 	Int64   DType = "int64"
 )
 
-// A Tensor is a list or a matrix of numbers, by rows. If it is sparse (in the CSR form), it has the
-// values that are not zero.
+// A Tensor is a vector or a matrix of numbers in row-major order. A sparse one, in CSR format,
+// stores only the values that are not zero.
 type Tensor struct {
 	DType  DType
 	Shape  []int64   // nil stands for one dimension
@@ -156,7 +156,7 @@ func (t *Tensor) decodeValue(v *domain.Violations, raw json.RawMessage, path str
 		decodeLeaf(v, form.Data, &t.Ints, path+".data")
 	case t.DType == Float32:
 		decodeLeaf(v, form.Data, &t.Floats, path+".data")
-	case t.DType == "": // the data of some older clients: the kind of the input decides
+	case t.DType == "": // some older clients send no dtype: integers are Int64
 		if json.Unmarshal(form.Data, &t.Ints) == nil {
 			t.DType = Int64
 		} else if t.Ints = nil; decodeLeaf(v, form.Data, &t.Floats, path+".data") {
@@ -174,8 +174,8 @@ func (t *Tensor) UnmarshalJSON(raw []byte) error {
 	return v.Err()
 }
 
-// MarshalJSON implements json.Marshaler. JSON has no form of infinities: they become the greatest
-// finite numbers.
+// MarshalJSON implements json.Marshaler. Infinities, which JSON cannot represent, become the
+// largest finite numbers.
 func (t Tensor) MarshalJSON() ([]byte, error) {
 	form := tensorJSON{DType: t.DType, Shape: t.Shape}
 	if t.Sparse != nil {
@@ -200,7 +200,7 @@ func comma(to []byte, i int) []byte {
 	return to
 }
 
-// appendFloats appends a JSON list. NaN becomes null, and infinities the greatest finite numbers.
+// appendFloats appends a JSON list. NaN becomes null, and infinities the largest finite numbers.
 func appendFloats(to []byte, values []float32) []byte {
 	to = append(to, '[')
 	for i, x := range values {

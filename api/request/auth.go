@@ -241,8 +241,8 @@ type (
 	DirectKey      struct{}
 )
 
-// DirectOf returns the deployment or trainer job whose direct route a request uses, or "" when it uses
-// none.
+// DirectOf returns the deployment or trainer job whose direct route a request uses, or "" when it
+// uses none.
 func DirectOf(r *http.Request) domain.Name {
 	name, _ := r.Context().Value(DirectKey{}).(domain.Name)
 	return name

@@ -75,8 +75,8 @@ const (
 	ByOperator // the operator
 	ToModels   // principals with the permission Infer; errors are an InferenceError
 	Everyone   // all callers, also without a key
-	// principals with the operation's Permission in the account of the trainer job to whose host name the
-	// request was sent; the operation recognizes repeated requests itself, without idempotency keys
+	// principals with the operation's Permission in the account of the trainer job to whose host name
+	// the request was sent; the operation itself recognizes retried requests, without idempotency keys
 	ToTraining
 )
 

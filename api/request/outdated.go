@@ -57,7 +57,7 @@ func canRerun(c *Call, body *countedBody) bool {
 	return !c.recorded.Load() && c.Request.MultipartForm == nil && (c.sent != nil || body.read == 0)
 }
 
-// CatchUp is catchUp for handlers that look up again what they have not found.
+// CatchUp is catchUp for handlers that repeat a lookup that found nothing.
 func CatchUp(c *Call) bool { return catchUp(c) }
 
 // catchUp makes View return a world that has reached the current end of the log, and returns true.

@@ -16,8 +16,8 @@ func addHandle(c *call, row *projections.Row[domain.Deployment], out *Deployment
 	out.DirectRouteHandle = c.Routes.HandleOf(row)
 }
 
-// addServiceHandle sets out.DirectRouteHandle to the host name of the training service of the job, and
-// adds the place of the job in the queue.
+// addServiceHandle sets out.DirectRouteHandle to the host name of the training service of the job,
+// and adds the place of the job in the queue.
 func addServiceHandle(c *call, row *projections.Row[domain.TrainerJob], out *TrainerJob) {
 	addQueue(c, row, out)
 	out.DirectRouteHandle = c.Routes.HandleOfJob(row)

@@ -9,8 +9,8 @@ var jobTexts = map[string]string{
 		"instead of training on them.",
 	"earlyStop": "Whether training stops when the evaluation loss no longer decreases. Without an " +
 		"evaluationDataset, rows are held out as with evalAutoCarveout.",
-	"replayWeight": "How much training keeps what the model knows: the weight of the divergence from " +
-		"the initial model on its own responses to made-up prompts, from 0 to 100. 0 replays nothing; " +
+	"replayWeight": "Reduces forgetting: the weight in the loss of the KL divergence from the initial " +
+		"model on its own responses to synthetic prompts, from 0 to 100. 0 disables replay; " +
 		"2 suits most datasets. The metrics train/divergence and eval/retention show the effect. " +
 		"Only the embedded engine supports it.",
 	"isTurbo": "Whether each node of the job gets twice as many CPU cores. The resulting model is " +
@@ -178,8 +178,8 @@ var rolloutTexts = map[string]string{
 		"waiting jobs.",
 	"rewardWeights": "Weights of the rewards, each written NAME=WEIGHT.",
 	"keepAlive":     "Whether the job waits for further train steps after it has trained on its dataset.",
-	"serviceMode": "Whether the job trains only in train steps that requests start, and offers a training service: see " +
-		"directRouteHandle.",
+	"serviceMode": "Whether the job trains only on request: it runs the train steps that requests start, and offers " +
+		"a training service at the host name directRouteHandle.",
 	"rolloutDeploymentName": "Resource name of the deployment that hot-loads the trained weights.",
 	"hotLoadDeploymentId":   "ID of the deployment that hot-loads the checkpoints.",
 	"directRouteHandle": "Host name of the training service of a job with serviceMode; absent if the server has no " +

@@ -10,7 +10,7 @@ import (
 )
 
 // TrainingRun is the wire type of a training run: an adapter that a client of a training service
-// trains. Clients create runs at the host name of a trainer job: see package api/tinker.
+// trains. Clients create runs at the direct route of a trainer job: see package api/tinker.
 type TrainingRun struct {
 	Name         string                        `json:"name" api:"output"`
 	Job          domain.Name                   `json:"job" api:"output"`
@@ -88,37 +88,37 @@ var trainingTexts = map[string]string{
 	"TrainingSession.tags":              "Tags that the client has set.",
 	"TrainingSession.userMetadata":      "Metadata that the client has set.",
 	"TrainingSession.sdkVersion":        "Version of the client.",
-	"TrainingSession.endReason":         "Why the session has ended.",
+	"TrainingSession.endReason":         "Why the session ended.",
 	"TrainingSession.endTime":           "When the session ended.",
 	"TrainingRun.job":                   "Resource name of the trainer job that trains the run.",
 	"TrainingRun.session":               "Resource name of the session that created the run.",
 	"TrainingRun.baseModel":             "Resource name of the base model.",
 	"TrainingRun.config":                "Settings of the adapter.",
 	"TrainingRun.userMetadata":          "Metadata that the client has set.",
-	"TrainingRun.opening":               "The newest attempt that has opened the run; absent before the first.",
+	"TrainingRun.opening":               "Newest attempt that loaded the run into memory; absent before the first.",
 	"TrainingRun.checkpoints":           "Stored checkpoints, in the order in which they were saved.",
 	"TrainingRun.corruption":            "Why the run cannot continue; absent unless its state is CORRUPTED.",
 	"TrainingRun.unloadTime":            "When the client ended the run.",
 	"TrainingRunConfig.rank":            "Rank of the adapter.",
 	"TrainingRunConfig.alpha":           "The update of the adapter is scaled by alpha/rank.",
 	"TrainingRunConfig.seed":            "Seed of the initial adapter.",
-	"TrainingRunConfig.trainAttn":       "Whether the adapter has the layers of attention.",
-	"TrainingRunConfig.trainMlp":        "Whether the adapter has the feed-forward layers.",
-	"TrainingRunConfig.trainUnembed":    "Whether the adapter has the unembedding, if the engine can train it.",
+	"TrainingRunConfig.trainAttn":       "Whether the attention layers are trained.",
+	"TrainingRunConfig.trainMlp":        "Whether the feed-forward layers are trained.",
+	"TrainingRunConfig.trainUnembed":    "Whether the unembedding is trained, if the engine supports that.",
 	"TrainingRunOpening.attempt":        "Number of the attempt.",
 	"TrainingRunOpening.baseHash":       "Hash of the weights of the base model.",
-	"TrainingRunOpening.kernel":         "Instructions that compute the run, on which the bits of results depend.",
-	"TrainingRunOpening.time":           "When the attempt opened the run.",
+	"TrainingRunOpening.kernel":         "Kernel (instruction set) that computes the run; others round differently.",
+	"TrainingRunOpening.time":           "When the attempt loaded the run.",
 	"TrainingRunCorruption.reason":      "What is lost.",
 	"TrainingRunCorruption.time":        "When the loss was detected.",
 	"TrainingCheckpoint.checkpointType": "What the checkpoint is for: training, sampler or recovery.",
-	"TrainingCheckpoint.name":           "Name of the checkpoint, which is unique among those of its kind.",
-	"TrainingCheckpoint.sequence":       "Sequence number of the last operation in the checkpoint.",
-	"TrainingCheckpoint.steps":          "Number of steps of the optimizer that the run had taken.",
+	"TrainingCheckpoint.name":           "Name of the checkpoint, unique among those of the run with the same type.",
+	"TrainingCheckpoint.sequence":       "Sequence number of the last operation that the checkpoint includes.",
+	"TrainingCheckpoint.steps":          "Number of optimizer steps that the checkpoint includes.",
 	"TrainingCheckpoint.sizeBytes":      "Size of the files in bytes.",
-	"TrainingCheckpoint.ephemeral":      "Whether newer checkpoints of sampling sessions replace it.",
+	"TrainingCheckpoint.ephemeral":      "Whether it is for one sampling session, and is deleted after newer ones.",
 	"TrainingCheckpoint.attempt":        "Number of the attempt that saved the checkpoint.",
 	"TrainingCheckpoint.expireTime":     "When the checkpoint is deleted; absent if it does not expire.",
-	"TrainingRunCorruption.lastCheckpoint": "Name of the newest checkpoint of the kind training, from which " +
+	"TrainingRunCorruption.lastCheckpoint": "Name of the newest checkpoint of the type training, from which " +
 		"another run can continue; absent if there is none.",
 }

@@ -9,8 +9,8 @@ import (
 	"anneal/projections"
 )
 
-// TrainingSession is the wire type of a session of a training service. Clients create sessions at the
-// host name of a trainer job: see package api/tinker.
+// TrainingSession is the wire type of a session of a training service. Clients create sessions at
+// the host name of a trainer job: see package api/tinker.
 type TrainingSession struct {
 	Name         string            `json:"name" api:"output"`
 	Job          domain.Name       `json:"job" api:"output"`

@@ -109,10 +109,10 @@ var typeTexts = map[string]string{
 	"TrackerConfig": "Run of a job in an experiment tracker: Weights & Biases, or the tracker that the " +
 		"operator has configured.",
 	"TrainingSession":       "A client of the training service of a trainer job.",
-	"TrainingRun":           "An adapter that a client of a training service trains with a loop of its own.",
+	"TrainingRun":           "An adapter that a client of a training service trains; the client runs the training loop.",
 	"TrainingRunConfig":     "Settings of the adapter of a training run, with all defaults resolved.",
 	"TrainingCheckpoint":    "A checkpoint of a training run.",
-	"TrainingRunOpening":    "An attempt that has a training run in memory.",
+	"TrainingRunOpening":    "The attempt that has a training run in memory.",
 	"TrainingRunCorruption": "Why a training run cannot continue.",
 	"TrainStep":             "A train step of a reinforcement trainer job.",
 	"TrainStepBody":         "Dataset and output model of the train step to start.",

@@ -15,9 +15,9 @@ import (
 	"anneal/projections"
 )
 
-// DirectRoutes maps host names to deployments and to trainer jobs: the host name LABEL.DOMAIN reaches
-// the inference operations of one deployment, or the training service of one trainer job with
-// serviceMode, and nothing else. A nil *DirectRoutes has no host names.
+// DirectRoutes maps host names to deployments and to trainer jobs: the host name LABEL.DOMAIN
+// reaches the inference operations of one deployment, or the training service of one trainer job
+// with serviceMode, and nothing else. A nil *DirectRoutes has no host names.
 type DirectRoutes struct {
 	Domain string
 	pepper []byte
@@ -50,8 +50,8 @@ func (d *DirectRoutes) LabelOf(r *http.Request) (string, bool) {
 	return strings.CutSuffix(strings.TrimSuffix(strings.ToLower(host), "."), "."+d.Domain)
 }
 
-// Find returns the deployment or the trainer job with a label, or false if there is none. It does not
-// cache labels of none, because a deployment or a job with the label may be created later.
+// Find returns the deployment or the trainer job with a label, or false if there is none. It does
+// not cache misses, because a deployment or a job with the label may be created later.
 func (d *DirectRoutes) Find(label string) (domain.Name, bool) {
 	if !d.isAuthentic(label) {
 		return "", false
@@ -101,8 +101,8 @@ func (d *DirectRoutes) HandleOf(row *projections.Row[domain.Deployment]) string 
 	return d.label(row.Name, row.CreateTime) + "." + d.Domain
 }
 
-// HandleOfJob returns the directRouteHandle of a trainer job: the host name of its training service.
-// It returns "" if the job has none.
+// HandleOfJob returns the directRouteHandle of a trainer job: the host name of its training
+// service. It returns "" if the job has none.
 func (d *DirectRoutes) HandleOfJob(row *projections.Row[domain.TrainerJob]) string {
 	if d == nil || !row.State.HasService() {
 		return ""
@@ -110,9 +110,9 @@ func (d *DirectRoutes) HandleOfJob(row *projections.Row[domain.TrainerJob]) stri
 	return d.label(row.Name, row.CreateTime) + "." + d.Domain
 }
 
-// A label consists of labelBody bytes, which are derived from the name of the deployment or job with
-// the pepper, and labelCheck bytes, which are a MAC of the first labelBody bytes. So a guessed label is
-// rejected without a search.
+// A label consists of labelBody bytes, which are derived from the name of the deployment or job
+// with the pepper, and labelCheck bytes, which are a MAC of the first labelBody bytes. So a guessed
+// label is rejected without a search.
 const (
 	labelBody  = 12
 	labelCheck = 8
@@ -120,8 +120,8 @@ const (
 
 var labelEncoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567")
 
-// label returns the first part of the host name of the direct route of a deployment or job, which was
-// created at the given time. It does not change while the deployment or job exists.
+// label returns the first part of the host name of the direct route of a deployment or job, which
+// was created at the given time. It does not change while the deployment or job exists.
 func (d *DirectRoutes) label(name domain.Name, created time.Time) string {
 	at := strconv.FormatInt(created.UnixNano(), 10)
 	id := strings.Join([]string{"direct route", string(name), at}, "\x00")

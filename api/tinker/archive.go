@@ -18,8 +18,8 @@ import (
 	protocol "anneal/tinker"
 )
 
-// archiveURL redirects to a URL with which the files of a checkpoint can be downloaded as a tar archive
-// without an API key, for ArchiveTime.
+// archiveURL redirects to a URL with which the files of a checkpoint can be downloaded as a tar
+// archive without an API key, for ArchiveTime.
 func archiveURL(c *call) (any, error) {
 	path, _, row, err := c.pathCheckpoint()
 	if err != nil {
@@ -92,7 +92,7 @@ func (s *Service) sendArchive(c *request.Call, path protocol.Path, saved domain.
 		case err != nil && !sent:
 			return err
 		case err != nil:
-			panic(http.ErrAbortHandler) // only closing the connection shows that the archive is incomplete
+			panic(http.ErrAbortHandler) // aborting the connection is how the client learns that the archive is incomplete
 		}
 	}
 	return archive.Close()

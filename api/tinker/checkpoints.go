@@ -39,8 +39,8 @@ var kindOf = map[protocol.CheckpointKind]string{
 	protocol.SamplerCheckpoint:  domain.TrainingCheckpointSampler,
 }
 
-// checkpoint returns the checkpoint with a path, and its run. The run can be of another job of the
-// account that trains the same base model. field is the field of the request with the path.
+// checkpoint returns the checkpoint with a path, and its run. The run can belong to another job of
+// the account that trains the same base model. field is the request field that contains the path.
 func (c *call) checkpoint(field, text string) (path protocol.Path, saved domain.TrainingCheckpoint,
 	row *projections.Row[domain.TrainingRun], err error) {
 	var v domain.Violations
@@ -77,7 +77,7 @@ func (c *call) pathCheckpoint() (protocol.Path, domain.TrainingCheckpoint, *proj
 	return c.checkpoint("path", path.String())
 }
 
-// checkpointsOf returns the checkpoints of a run that clients see, the newest first.
+// checkpointsOf returns the checkpoints of a run that lists contain, newest first.
 func (c *call) checkpointsOf(row *projections.Row[domain.TrainingRun]) (all []protocol.Checkpoint) {
 	for _, saved := range slices.Backward(row.State.Checkpoints) {
 		for kind, name := range kindOf {
@@ -155,10 +155,11 @@ func setTTL(c *call) (any, error) {
 	return request.Empty, err
 }
 
-// refused are the parts of the protocol that this server refuses by name, each with the reason.
+// refused lists the operations of the protocol that this server does not support, each with the
+// message of the error.
 var refused = []struct{ method, path, message string }{
 	{"POST", checkpointPath + "/publish", publishing}, {"DELETE", checkpointPath + "/publish", publishing},
-	{"POST", "retrieve_futures", "several results in one response are not supported: wait for each with retrieve_future"},
+	{"POST", "retrieve_futures", "several results in one response are not supported: request each with retrieve_future"},
 	{"POST", "cancel_future", cancelling}, {"POST", "cancel_sample", cancelling}, {"POST", "cancel_sampling", cancelling},
 	{"POST", "create_custom_loss", customLoss}, {"POST", "forward_backward_custom", customLoss},
 	{"POST", "join_sampling_session", "joining a sampling session is not supported: create another one with the path of " +
@@ -167,18 +168,19 @@ var refused = []struct{ method, path, message string }{
 	{"POST", "save_weights_external", external}, {"POST", "external_weights_upload_start", external},
 	{"POST", "external_weights_upload_finish", external},
 	{"POST", "auth/token", "tokens are not supported: send the API key with each request"},
-	{"GET", "audit", "the audit log is that of the server: list it with GET /v1/accounts/ACCOUNT/events"},
+	{"GET", "audit", "the audit log is not part of the training service and not supported here: list it with GET " +
+		"/v1/accounts/ACCOUNT/auditRecords at the server's host name"},
 	{"GET", "billing/usage/events", "billing is not supported: read usage with GET /v1/accounts/ACCOUNT/usage"},
 	{"PUT", "sessions/{session}/project", "projects are not supported: the account of the API key is the project"},
 	{"GET", "sessions/{session}/trace_export", "traces of sessions are not supported: read the events of the account"},
-	{"POST", "upload_asset", "images and sound are not supported: the models of this server read tokens"},
+	{"POST", "upload_asset", "images and audio are not supported: the models of this server accept only tokens"},
 }
 
 const (
 	publishing = "publishing checkpoints is not supported: share files with the archive of a checkpoint, or give others " +
 		"an API key of the account"
-	customLoss = "graphs of custom losses are not supported: compute the gradient of your loss by the log-probabilities " +
-		"that forward returns, and send it as the weights of a cross_entropy pass"
+	customLoss = "graphs of custom losses are not supported: compute the gradient of your loss with respect to the " +
+		"log-probabilities that forward returns, and send the negative gradient as the weights of a cross_entropy pass"
 	cancelling = "cancelling an operation is not supported: it ends when its result is stored; samples end at max_tokens"
 	external   = "external weights are not supported: download an adapter with the archive of its checkpoint, or import " +
 		"a base model into the account and create a trainer job with it"

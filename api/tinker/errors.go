@@ -11,9 +11,9 @@ import (
 	protocol "anneal/tinker"
 )
 
-// statusOf returns the HTTP status of an error. It differs from that of other operations because of
-// what clients do: they repeat requests with 408, 409, 429 and 5xx, and raise an exception for every
-// other status. So 409 only means "try again", and an error that remains never has 5xx.
+// statusOf returns the HTTP status of an error. It differs from that of other operations because
+// clients retry requests with 408, 409, 429 and 5xx, and raise an exception for every other status.
+// So permanent errors have neither 409 nor 5xx.
 func statusOf(f *domain.Error) int {
 	switch f.Code {
 	case domain.AlreadyExists, domain.Unimplemented:
@@ -78,7 +78,7 @@ func WriteError(w http.ResponseWriter, f *domain.Error, requestID string) {
 // retryAfter is the value of the header Retry-After in seconds.
 const retryAfter = "1"
 
-// quote returns a text of a request in the form that messages quote.
+// quote quotes a text of a request for an error message.
 func quote(text string) string {
 	if len(text) > protocol.MaxDisplayedText {
 		text = text[:protocol.MaxDisplayedText] + "…"

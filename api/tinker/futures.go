@@ -21,7 +21,7 @@ func (s *Service) futureOperations() []request.Operation {
 		Handle: s.handle(retrieveFuture, protocol.MaxBody)}}
 }
 
-// A requestID names an operation whose result a client waits for. Its text is KIND:ID:SEQ.
+// A requestID identifies an operation whose result a client polls for. It is sent as KIND:ID:SEQ.
 type requestID struct {
 	kind string
 	id   string // of the run or of the lane of a sampling session
@@ -59,7 +59,7 @@ func validLane(id string) bool {
 
 const maxLaneID = 160
 
-// retrieveFuture waits for a result. Without one, it tells the client to try again, with 408.
+// retrieveFuture waits for a result. If there is none in time, it responds with 408 and try_again.
 func retrieveFuture(c *call) (any, error) {
 	given, err := decode[protocol.FutureRequest](c)
 	if err != nil {
@@ -99,8 +99,9 @@ func retrieveFuture(c *call) (any, error) {
 	return c.answer(id, result, given.AllowMetadataOnly)
 }
 
-// endedWithout returns the answer for an operation of a run that has ended: it will have no result if it
-// has none yet. It returns nil if the operation has a result, or can still have one.
+// endedWithout returns the response for an operation without a result of a run that has ended,
+// because such an operation is no longer executed. It returns nil if there is a result, or can
+// still be one.
 func endedWithout(c *call, row *projections.Row[domain.TrainingRun], id requestID, lane operations.Lane) (any, error) {
 	if id.kind == unloadRequest {
 		if row.State.State == domain.TrainingRunUnloadedState {
@@ -118,8 +119,8 @@ func endedWithout(c *call, row *projections.Row[domain.TrainingRun], id requestI
 	return protocol.NewFailed(ended), nil
 }
 
-// await waits for a result until the time of a poll is over, or the server stops; its error is then
-// context.DeadlineExceeded.
+// await waits for a result. It returns context.DeadlineExceeded after the time that a poll is held,
+// and when the server stops.
 func (c *call) await(lane operations.Lane, seq int64) (operations.Result, error) {
 	ctx, cancel := context.WithTimeout(c.Ctx, c.Hold)
 	defer cancel()
@@ -131,7 +132,7 @@ func (c *call) await(lane operations.Lane, seq int64) (operations.Result, error)
 	return result, err
 }
 
-// queueState says why an operation has no result yet.
+// queueState returns why an operation has no result yet.
 func (c *call) queueState() (protocol.QueueState, string) {
 	job, ok := projections.TableOf(c.World.View(), domain.TrainerJobs).Get(c.Direct)
 	switch {
@@ -180,10 +181,10 @@ func (c *call) answer(id requestID, r operations.Result, metadataOnly bool) (any
 	return protocol.NewFailed(domain.Errorf(domain.Internal, "the attempt has stored a result of another operation")), nil
 }
 
-// A largeResult is a result of a pass or of samples.
+// A largeResult is a result that has a protobuf encoding: of a pass or of samples.
 type largeResult interface{ MarshalProto() []byte }
 
-// large writes a large result in the form that the client accepts, or its size.
+// large writes a result in the encoding that the client accepts, or only its size.
 func (c *call) large(out largeResult, metadataOnly bool) (any, error) {
 	if !strings.Contains(c.Request.Header.Get("Accept"), protocol.ContentTypeProtobuf) {
 		return out, nil

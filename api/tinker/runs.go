@@ -31,8 +31,8 @@ func (s *Service) runOperations() []request.Operation {
 	}
 }
 
-// runName returns the name of a run. It follows from the session and the number of the run, so that a
-// repeated request creates no second run.
+// runName returns the name of a run. It is derived from the session and modelSeq, so that a retried
+// request does not create a second run.
 func runName(session domain.Name, modelSeq int64) domain.Name {
 	return domain.NewName(session.Account(), domain.TrainingRuns.Collection,
 		session.ID()+"-"+strconv.FormatInt(modelSeq, 10))
@@ -77,7 +77,7 @@ func createModel(c *call) (any, error) {
 	}
 	ctx, cancel := c.Detached()
 	defer cancel()
-	if !exists { // a run that exists has its journal, unless that is lost
+	if !exists { // the journal of a run that exists must not be created again: if it is missing, it is lost
 		if err := c.Journal.Create(ctx, c.runLane(name)); err != nil {
 			return nil, err
 		}
@@ -101,7 +101,7 @@ func domainConfig(given *protocol.LoraConfig, seed uint64) domain.TrainingRunCon
 		TrainMLP: c.TrainMLP, TrainUnembed: c.TrainUnembed}
 }
 
-// checkRuns returns an error if the job has too many runs for another one.
+// checkRuns returns an error if the job cannot have another run.
 func (c *call) checkRuns() error {
 	runs, live := 0, 0
 	for _, row := range c.runs() {
@@ -178,7 +178,7 @@ func (c *call) page() (limit, offset int, err error) {
 			return missing
 		}
 		n, err := strconv.Atoi(given[0])
-		v.Require(err == nil && len(given) == 1, name, "must be one whole number, is %s", quote(given[0]))
+		v.Require(err == nil && len(given) == 1, name, "must be one integer, is %s", quote(given[0]))
 		return n
 	}
 	limit, offset = number("limit", protocol.DefaultPage), number("offset", 0)
@@ -257,8 +257,7 @@ func listSessions(c *call) (any, error) {
 	return out, nil
 }
 
-// getSession lists the runs of a session. Sampling sessions are in their IDs only, so they are not
-// listed.
+// getSession lists the runs of a session. Sampling sessions are not stored, so it lists none.
 func getSession(c *call) (any, error) {
 	row, err := c.session(c.PathValue("session"))
 	if err != nil {

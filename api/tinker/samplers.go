@@ -15,7 +15,7 @@ import (
 	protocol "anneal/tinker"
 )
 
-// A sampler is a sampling session: what its ID contains.
+// A sampler is the state of a sampling session, which its ID contains.
 type sampler struct {
 	session string
 	seq     int64  // number of the sampling session in its session
@@ -24,14 +24,14 @@ type sampler struct {
 
 func samplerOf(session string, seq int64, path string) sampler { return sampler{session, seq, path} }
 
-// String returns the ID. It contains the path, so that a sampling session needs no store.
+// String returns the ID. It contains the path, so that sampling sessions are not stored.
 func (s sampler) String() string {
 	path := base64.RawURLEncoding.EncodeToString([]byte(s.path))
 	return s.session + ":sample:" + strconv.FormatInt(s.seq, 10) + ":" + path
 }
 
-// lane returns the ID of the journal of the sampling session. Another path with the same number has
-// another journal.
+// lane returns the ID of the journal of the sampling session. It depends on the path too, so that
+// another path with the same number has another journal.
 func (s sampler) lane() string {
 	sum := sha256.Sum256([]byte(s.path))
 	return s.session + "-s" + strconv.FormatInt(s.seq, 10) + "-" + hex.EncodeToString(sum[:8])
@@ -85,7 +85,8 @@ func createSamplingSession(c *call) (any, error) {
 		SamplingSessionID: samplerOf(session.Name.ID(), *given.SamplingSessionSeqID, path).String()}, nil
 }
 
-// weights returns the prefix of the files of the sampler checkpoint with a path; "" for the base model.
+// weights returns the prefix of the files of the sampler checkpoint with a path; "" for the base
+// model.
 func (c *call) weights(path string) (string, error) {
 	if path == "" {
 		_, err := c.baseModel()
@@ -150,8 +151,8 @@ func sample(c *call) (any, error) {
 	return protocol.Submitted{RequestID: requestID{kind: sampleRequest, id: lane.ID, seq: seq}.String()}, nil
 }
 
-// sampleSeed returns the seed of a request without one. Requests of a sampling session have different
-// seeds, and a repeated request has the same.
+// sampleSeed returns the seed for a request that has none. The requests of a sampling session get
+// different seeds; a retried request gets the same one.
 func sampleSeed(lane operations.Lane, seq int64) uint64 {
 	sum := sha256.Sum256([]byte(lane.Job + "\x00" + lane.ID + "\x00" + strconv.FormatInt(seq, 10)))
 	return binary.LittleEndian.Uint64(sum[:])

@@ -1,9 +1,10 @@
-// Package tinker serves the Tinker protocol at the direct routes of trainer jobs with serviceMode, so
-// that users train models with loops of their own. It validates operations, stores them durably in the
-// journal of their run (package blobs/operations), and answers with their results, which an attempt of
-// the job computes.
+// Package tinker serves the Tinker protocol at the direct routes of trainer jobs with serviceMode:
+// users run the training loop in their own program. The package validates operations, stores them
+// durably in the journal of their run (package blobs/operations), and returns their results, which
+// an attempt of the job computes.
 //
-// Sessions, runs and checkpoints are in the log. A sampling session is in its ID only.
+// Sessions, runs and checkpoints are recorded in the log. Sampling sessions are not stored: the ID
+// of a sampling session contains its state.
 package tinker
 
 import (
@@ -22,21 +23,22 @@ import (
 	protocol "anneal/tinker"
 )
 
-// Limits of a training service, besides those of package anneal/tinker and of package blobs/operations.
+// Limits of a training service, besides those of package anneal/tinker and of package
+// blobs/operations.
 const (
 	MaxLiveRuns = 1000   // maximum number of runs of a job that accept operations
 	MaxRuns     = 10_000 // maximum number of runs of a job
 	MaxSessions = 10_000 // maximum number of sessions of a job
 )
 
-// HoldTime is how long a poll waits for a result. Clients drop a poll after 45 s.
+// HoldTime is how long a poll waits for a result. Clients give up a poll after 45 s.
 const HoldTime = 20 * time.Second
 
 // ArchiveTime is how long the URL of an archive is valid.
 const ArchiveTime = time.Hour
 
-// metadataSize is the number of bytes from which a poll that allows it is answered with the size of the
-// result instead of the result.
+// metadataSize is the size of a result in bytes from which a poll with allow_metadata_only gets
+// only the size.
 const metadataSize = 4 << 20
 
 // Options are the dependencies of a Service.
@@ -46,7 +48,7 @@ type Options struct {
 	// Touch records that a client uses the training service of a job, so that the job keeps its node.
 	Touch   func(job domain.Name, at time.Time)
 	Address string        // URL of the server, whose scheme is that of the URLs of archives
-	Hold    time.Duration // how long a poll waits; 0 stands for HoldTime
+	Hold    time.Duration // how long a poll waits for a result; 0 stands for HoldTime
 }
 
 // A Service is the training service of all jobs.
@@ -71,8 +73,9 @@ type call struct {
 
 type handler func(c *call) (any, error)
 
-// handle returns the handler of an operation whose body has at most limit bytes. If something is not
-// found, it looks again in the newest world, because another control plane may have created it.
+// handle returns the handler of an operation whose body has at most limit bytes. If h returns
+// NotFound, it is called again with the newest state, because another control plane may have
+// created the resource.
 func (s *Service) handle(h handler, limit int) request.Handler {
 	return func(rc *request.Call) (any, error) {
 		c := &call{Call: rc, Service: s}
@@ -130,8 +133,8 @@ func (s *Service) Operations() []request.Operation {
 	return all
 }
 
-// wake makes the job start an attempt that executes operations. If the job cannot start one, it returns
-// FailedPrecondition.
+// wake starts the training service of the job unless it is running. It returns FailedPrecondition
+// if the job cannot start it.
 func (c *call) wake() error {
 	c.Touch(c.job.Name, c.Now())
 	if c.job.State.Serving && c.job.State.Live() {

@@ -51,8 +51,8 @@ func dynamicConfig(c *call) (any, error) {
 	return protocol.DynamicConfig{RefreshIntervalSec: protocol.RefreshSeconds}, nil
 }
 
-// checkObject returns an error unless a body is empty or a JSON object. Its fields are those of the
-// client's version, and are not used.
+// checkObject returns an error unless a body is empty or a JSON object. Its fields depend on the
+// version of the client, and are ignored.
 func checkObject(body []byte) error {
 	var fields map[string]json.RawMessage
 	if len(strings.TrimSpace(string(body))) > 0 && json.Unmarshal(body, &fields) != nil {
@@ -81,9 +81,9 @@ func capabilities(c *call) (any, error) {
 	return protocol.ServerCapabilities{SupportedModels: []protocol.SupportedModel{model}}, nil
 }
 
-// unembedWarning is shown when a session begins, because clients train the unembedding by default.
-const unembedWarning = "train_unembed is accepted, but an engine may not train the unembedding, such as the embedded " +
-	"engine"
+// unembedWarning is the warning of every new session, because clients set train_unembed by default.
+const unembedWarning = "train_unembed is accepted, but engines may ignore it: the embedded engine does not train the " +
+	"unembedding"
 
 func createSession(c *call) (any, error) {
 	given, err := decode[protocol.CreateSessionRequest](c)
@@ -127,7 +127,7 @@ func randomBytes(n int) []byte {
 	return random
 }
 
-// metadataOf returns user_metadata, whose values must be texts.
+// metadataOf returns user_metadata, whose values must be strings.
 func metadataOf(raw json.RawMessage) (map[string]string, error) {
 	if len(raw) == 0 {
 		return nil, nil
@@ -135,14 +135,14 @@ func metadataOf(raw json.RawMessage) (map[string]string, error) {
 	var metadata map[string]string
 	if json.Unmarshal(raw, &metadata) != nil {
 		var v domain.Violations
-		v.Add("user_metadata", "must be an object whose values are texts: encode other values as JSON")
+		v.Add("user_metadata", "must be an object whose values are strings: encode other values as JSON strings")
 		return nil, v.Err()
 	}
 	return metadata, nil
 }
 
-// heartbeat records that the client of a session is alive, which keeps the job's attempt. It wakes the
-// job if the session has runs that wait for operations.
+// heartbeat records that the client of a session is alive, which keeps the job's attempt running.
+// If the job is IDLE and the session has a live run, it starts the training service of the job.
 func heartbeat(c *call) (any, error) {
 	given, err := decode[protocol.HeartbeatRequest](c)
 	if err != nil {

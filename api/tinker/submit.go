@@ -35,7 +35,7 @@ func (s *Service) submitOperations() []request.Operation {
 	}
 }
 
-// Kinds of operations in the journal. They name the conversion of the result.
+// Kinds of operations in the journal. The kind selects how the result is converted to a response.
 const (
 	kindPass    = "forward_backward"
 	kindStep    = "optim_step"
@@ -69,8 +69,8 @@ func pass(c *call, forwardOnly bool) (any, error) {
 	return c.submit(row, given.SeqID, kindPass, noteOfTargets(protocol.TargetsPerToken(&data)), o)
 }
 
-// noteOfTargets returns the note of a pass: the number of targets of a token of each datum, or "" if
-// each token has one. The result has another form then.
+// noteOfTargets returns the note of a pass: for each datum the number of targets of each of its
+// tokens, or "" if every token has one target. The shapes of the outputs depend on it.
 func noteOfTargets(perToken []int) string {
 	texts := make([]string, len(perToken))
 	for i, n := range perToken {
@@ -85,7 +85,7 @@ func targetsOfNote(note string) (perToken []int) {
 		return nil
 	}
 	for text := range strings.SplitSeq(note, ",") {
-		n, _ := strconv.Atoi(text) // 0, which is not valid, in a damaged note, whose checksum the store has verified
+		n, _ := strconv.Atoi(text) // a damaged number counts as 1
 		perToken = append(perToken, max(1, n))
 	}
 	return perToken
@@ -123,8 +123,8 @@ func saveWeights(c *call) (any, error) {
 	return c.submit(row, *given.SeqID, kindSave, "", engines.TrainOperation{Save: &save})
 }
 
-// ephemeralName is the beginning of the names of ephemeral checkpoints, before the number of their
-// sampling session. Names of clients do not begin with it.
+// ephemeralName is the prefix of the names of ephemeral checkpoints; the number of the sampling
+// session follows. Clients cannot choose names with this prefix.
 const ephemeralName = "sampling-session-"
 
 func saveWeightsForSampler(c *call) (any, error) {
@@ -198,7 +198,7 @@ func (c *call) submit(row *projections.Row[domain.TrainingRun], seq int64, kind,
 		ModelID: row.Name.ID()}, nil
 }
 
-// acceptsOperations returns an error if the run has ended, or if the job can start no attempt.
+// acceptsOperations returns an error if the run has ended, or if the job cannot start an attempt.
 func (c *call) acceptsOperations(row *projections.Row[domain.TrainingRun]) error {
 	if err := row.State.MustLive(); err != nil {
 		return err
@@ -220,7 +220,7 @@ func (c *call) store(lane operations.Lane, seq int64, kind, note string, o engin
 	return err
 }
 
-// corrupt records that operations of the run are lost, and returns the error of all its operations.
+// corrupt records that operations of the run are lost, and returns the error of a CORRUPTED run.
 func (c *call) corrupt(row *projections.Row[domain.TrainingRun], cause error) error {
 	_, err := c.Do(domain.Intend(domain.TrainingRuns, row.Name, domain.Command[domain.TrainingRun](
 		domain.CorruptTrainingRun{Reason: cause.Error()})))

@@ -10,8 +10,8 @@ import (
 	"anneal/domain"
 )
 
-// The first line of each file names its format and version. The second line is a header in JSON, and
-// the rest is the body.
+// The first line of each file names its format and version. The second line is a header in JSON,
+// and the rest is the body.
 const (
 	operationMagic = "anneal operation 1\n"
 	resultMagic    = "anneal operation result 1\n"
@@ -29,7 +29,7 @@ type header struct {
 	Seq     int64         `json:"seq,omitempty"`
 	Kind    string        `json:"kind,omitempty"` // of the operation
 	Note    string        `json:"note,omitempty"` // of the operation
-	Hash    string        `json:"hash,omitempty"` // Hash of the operation
+	Hash    string        `json:"hash,omitempty"` // Hash of the operation, in hexadecimal
 	Time    time.Time     `json:"time"`
 	Sum     string        `json:"sum"` // SHA-256 of the body
 	Attempt int           `json:"attempt,omitempty"`
@@ -58,7 +58,7 @@ func join(magic string, head any, body []byte) []byte {
 	return append(data, body...)
 }
 
-// split returns the header and the body of a file, which it does not verify.
+// split returns the header and the body of a file. It does not verify the checksum of the body.
 func split(data []byte, magic string) (h header, body []byte, err error) {
 	rest, ok := bytes.CutPrefix(data, []byte(magic))
 	text, body, found := bytes.Cut(rest, []byte("\n"))
@@ -68,7 +68,8 @@ func split(data []byte, magic string) (h header, body []byte, err error) {
 	return h, body, nil
 }
 
-// verified is split for a whole file, whose body it verifies.
+// verified is like split for a whole file, and returns DataLoss if the checksum of the body is
+// wrong.
 func verified(data []byte, magic string) (header, []byte, error) {
 	h, body, err := split(data, magic)
 	if err == nil && h.Sum != hexOf(sha256.Sum256(body)) {
@@ -95,7 +96,7 @@ func decodeOperation(data []byte, seq int64) (Operation, error) {
 	return o, nil
 }
 
-// encodeResult returns the file of a result of the operation with the header h.
+// encodeResult returns the content of the file of a result. h is the header of its operation.
 func encodeResult(r Result, h header) []byte {
 	return join(resultMagic, header{Seq: h.Seq, Kind: h.Kind, Note: h.Note, Hash: h.Hash, Time: r.Time,
 		Attempt: r.Attempt, Err: shortened(r.Err), Sum: hexOf(sha256.Sum256(r.Body))}, r.Body)

@@ -1,9 +1,10 @@
-// Package operations stores the operations of training runs and sampling sessions and their results:
-// a journal of files for each of them, outside of the log. An operation is durable before it is
-// acknowledged, and it is stored once for each sequence number. Waiting callers are woken when a result
-// is stored; nothing is polled.
+// Package operations is the journal of the operations of training runs and sampling sessions, and
+// of their results. Each run and each sampling session has a journal of its own, a lane: files in
+// the bucket, not events of the log. An operation is durable before it is acknowledged, and is
+// stored once for each sequence number. Callers that wait are woken when an operation or a result
+// is stored.
 //
-// The files are below blobs.JournalPrefix of the trainer job, so that they are deleted with the job.
+// The files are below blobs.JournalPrefix of the trainer job, so they are deleted with the job.
 package operations
 
 import (
@@ -18,13 +19,14 @@ import (
 	"anneal/domain"
 )
 
-// A Lane identifies the journal of a training run, whose operations are executed in the order of
-// their sequence numbers from 1, or of a sampling session, whose operations are independent.
+// A Lane identifies the journal of one training run or one sampling session. The operations of a
+// run are executed in the order of their sequence numbers, from 1. Those of a sampling session are
+// independent.
 type Lane struct {
 	Account string
 	Job     string // ID of the event that created the trainer job
 	ID      string // ID of the training run or of the sampling session
-	Samples bool   // the lane of a sampling session
+	Samples bool   // whether ID is that of a sampling session
 }
 
 // Directories of the lanes below blobs.JournalPrefix.
@@ -41,8 +43,8 @@ func (l Lane) prefix() string {
 	return blobs.JournalPrefix(l.Account, l.Job) + dir + l.ID + "/"
 }
 
-// Names of the files of a lane: laneFile of a run, and for each sequence number NUMBER.op and
-// NUMBER.result.
+// Names of the files of a lane: laneFile, only of a run, and for each operation SEQ.op and
+// SEQ.result.
 const (
 	laneFile        = "lane"
 	operationSuffix = ".op"
@@ -74,9 +76,9 @@ func (l Lane) resultKey(seq int64) string {
 type Operation struct {
 	Seq  int64
 	Kind string
-	Note string // what the server needs to answer with the result, of at most MaxNote bytes; results keep it
+	Note string // data with which the server converts the result to a response, at most MaxNote bytes
 	Body []byte
-	Hash [32]byte // SHA-256 of the client's request, by which a repeated request is recognized
+	Hash [32]byte // SHA-256 of the client's request, by which a retried request is recognized
 	Time time.Time
 }
 
@@ -86,12 +88,12 @@ type Result struct {
 	Body    []byte
 	Err     *domain.Error
 	Time    time.Time
-	Kind    string // Kind of the operation, which Finish sets
-	Note    string // Note of the operation, which Finish sets
+	Kind    string // Kind of the operation; Finish sets it
+	Note    string // Note of the operation; Finish sets it
 }
 
-// A Store stores operations and results. It is safe for concurrent use. Several control planes can use
-// one bucket; each tells the others about the lanes that it has changed: see Notify.
+// A Store stores operations and results. It is safe for concurrent use. Several control planes can
+// use one bucket; each announces its changes to the others: see SetAnnounce and Notify.
 type Store struct {
 	blobs    *blobs.Store
 	now      func() time.Time
@@ -110,9 +112,9 @@ func New(bucket *blobs.Store, now func() time.Time) *Store {
 		announce: func(Lane, ...int64) {}}
 }
 
-// SetAnnounce sets a function that is called after an operation or a result was stored, with its
-// sequence number. It tells the other control planes, whose stores get a call of Notify. It must be
-// set before the store is used, and must not block.
+// SetAnnounce sets a function that is called with the sequence number of each operation or result
+// that was stored. It must make the other control planes call Notify, and must not block.
+// SetAnnounce must be called before the store is used.
 func (s *Store) SetAnnounce(announce func(lane Lane, seqs ...int64)) { s.announce = announce }
 
 // Reasons of errors.
@@ -124,8 +126,8 @@ const (
 	ReasonUnknownOperation = "OPERATION_NOT_FOUND"
 )
 
-// Create creates the journal of a training run; if it exists, Create changes nothing. The journals of
-// sampling sessions need not be created.
+// Create creates the journal of a training run. If it exists, Create changes nothing. The journals
+// of sampling sessions need not be created.
 func (s *Store) Create(ctx context.Context, lane Lane) error {
 	if lane.Samples {
 		return nil
@@ -137,12 +139,12 @@ func (s *Store) Create(ctx context.Context, lane Lane) error {
 	return err
 }
 
-// Submit stores an operation durably. If the lane has an operation with the same Seq and Hash, Submit
-// changes nothing and created is false; with another Hash, the error is InvalidArgument with
+// Submit stores an operation durably. If the lane has an operation with the same Seq and Hash,
+// Submit changes nothing and created is false; with another Hash, the error is InvalidArgument with
 // ReasonSequenceReused. It returns OutOfRange with ReasonOperationExpired if the operation has been
-// executed and its result was deleted since, ResourceExhausted with ReasonQueueFull if the account has
-// too many operations without results, and DataLoss if the journal of a run does not exist.
-// The Time of the operation is set.
+// executed and its result was deleted since, ResourceExhausted with ReasonQueueFull if the account
+// has too many operations without results, and DataLoss if the journal of a run does not exist. The
+// Time of the operation is set.
 func (s *Store) Submit(ctx context.Context, lane Lane, o Operation) (created bool, err error) {
 	if first := lane.firstSeq(); o.Seq < first || o.Seq > MaxSeq {
 		return false, domain.Errorf(domain.InvalidArgument, "the sequence number is %d: it must be from %d to %d", o.Seq,
@@ -187,7 +189,8 @@ func (s *Store) Submit(ctx context.Context, lane Lane, o Operation) (created boo
 	return false, err
 }
 
-// sameOperation returns an error unless the stored file is that of the operation.
+// sameOperation returns an error unless stored is the header of the same request's operation or
+// result.
 func sameOperation(o Operation, stored header) error {
 	if stored.Hash == hexOf(o.Hash) {
 		return nil
@@ -238,8 +241,9 @@ func (s *Store) Body(ctx context.Context, lane Lane, seq int64) ([]byte, error) 
 	return o.Body, err
 }
 
-// Next returns the operation of a run with the number last+1. It waits until there is one; ok is false
-// if ctx is done before. It returns DataLoss if the operation was acknowledged and is lost, or damaged.
+// Next returns the operation of a run with the sequence number last+1. It waits until there is one;
+// ok is false if ctx is done before. It returns DataLoss if the journal does not exist, or the
+// operation is damaged, was trimmed, or is missing although it has a result.
 func (s *Store) Next(ctx context.Context, lane Lane, last int64) (o Operation, ok bool, err error) {
 	w := s.memory.wait(lane, last+1)
 	defer s.memory.leave(lane, last+1, w)
@@ -265,7 +269,8 @@ func (s *Store) Next(ctx context.Context, lane Lane, last int64) (o Operation, o
 	}
 }
 
-// checkGap returns DataLoss if an operation that does not exist was acknowledged before.
+// checkGap returns DataLoss if a missing operation of a run must have existed: it was trimmed or
+// has a result. Another missing operation has not been submitted yet, or is lost without a trace.
 func (s *Store) checkGap(ctx context.Context, lane Lane, seq int64) error {
 	if lane.Samples {
 		return nil
@@ -286,7 +291,7 @@ func (s *Store) checkGap(ctx context.Context, lane Lane, seq int64) error {
 }
 
 // Finish stores the result of an operation durably and wakes the callers that wait for it. If the
-// operation has a result, Finish changes nothing, so the first result counts. Sequence number 0 of a
+// operation has a result, Finish changes nothing: the first result is kept. Sequence number 0 of a
 // run is its creation, for which no operation is submitted. The Time of the result is set.
 func (s *Store) Finish(ctx context.Context, lane Lane, seq int64, r Result) error {
 	var of header
@@ -327,9 +332,9 @@ func (s *Store) Result(ctx context.Context, lane Lane, seq int64) (r Result, ok 
 	return r, err == nil, err
 }
 
-// Wait returns the result of an operation. It waits until there is one, and returns the error of ctx if
-// that is done before. It returns NotFound if there is no such operation, with the reason
-// ReasonOperationExpired if its result was deleted.
+// Wait returns the result of an operation. It waits until there is one, or returns the error of ctx
+// if ctx is done before. It returns NotFound if there is no such operation, or, with the reason
+// ReasonOperationExpired, if its result was deleted.
 func (s *Store) Wait(ctx context.Context, lane Lane, seq int64) (Result, error) {
 	w := s.memory.wait(lane, seq)
 	defer s.memory.leave(lane, seq, w)
@@ -374,7 +379,7 @@ func (s *Store) checkWaiting(ctx context.Context, lane Lane, seq int64) error {
 		Message: fmt.Sprintf("there is no operation %d", seq)}
 }
 
-// read returns the content of a file. A file that cannot be verified is DataLoss.
+// read returns the content of a file. It does not verify the content.
 func (s *Store) read(ctx context.Context, key string) ([]byte, error) {
 	r, err := s.blobs.Get(ctx, key)
 	if err != nil {

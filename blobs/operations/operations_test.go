@@ -55,8 +55,8 @@ func reasonOf(t *testing.T, err error) string {
 	return refused.Reason
 }
 
-// TestOperations checks the life of the operations of a run, in a directory and in an object store, and
-// that another store on the same bucket sees the same.
+// TestOperations checks the life of the operations of a run, in a directory and in an object store,
+// and that another store on the same bucket sees the same.
 func TestOperations(t *testing.T) {
 	for _, url := range []string{"", "mem://"} {
 		t.Run("bucket "+url, func(t *testing.T) {
@@ -109,8 +109,8 @@ func TestOperations(t *testing.T) {
 	}
 }
 
-// TestTrim checks that operations in a recovery checkpoint are deleted, that their results stay until
-// they are old, and that neither is ever executed again.
+// TestTrim checks that operations in a recovery checkpoint are deleted, that their results stay
+// until they are old, and that neither is ever executed again.
 func TestTrim(t *testing.T) {
 	s := New(bucket(t, blobs.Options{}), nil)
 	require.NoError(t, s.Create(t.Context(), run))
@@ -143,8 +143,8 @@ func TestTrim(t *testing.T) {
 	require.Equal(t, domain.OutOfRange, domain.CodeOf(err))
 }
 
-// TestLostOperations checks that the loss of what was acknowledged is DataLoss: of the whole journal,
-// of an operation that was executed, and of bytes.
+// TestLostOperations checks that the loss of what was acknowledged is DataLoss: of the whole
+// journal, of an operation that was executed, and of bytes.
 func TestLostOperations(t *testing.T) {
 	dir := t.TempDir()
 	s := New(bucket(t, blobs.Options{Dir: dir}), nil)
@@ -296,8 +296,8 @@ func TestPendingSamples(t *testing.T) {
 	require.Error(t, s.Discard(t.Context(), run))
 }
 
-// TestConcurrentSubmits checks that of several submits of one number by two control planes, one is
-// stored, and that all callers are told the truth about theirs.
+// TestConcurrentSubmits checks that of several submits of one sequence number by two control planes
+// one is stored, and that each caller gets the right outcome.
 func TestConcurrentSubmits(t *testing.T) {
 	dir := t.TempDir()
 	stores := []*Store{New(bucket(t, blobs.Options{Dir: dir}), nil), New(bucket(t, blobs.Options{Dir: dir}), nil)}
@@ -325,8 +325,8 @@ func TestConcurrentSubmits(t *testing.T) {
 	}
 }
 
-// TestFaultsAtEveryEffect checks that an operation or a result that could not be stored is reported as
-// an error, and that a repeated call stores it.
+// TestFaultsAtEveryEffect checks that an operation or a result that could not be stored is reported
+// as an error, and that a repeated call stores it.
 func TestFaultsAtEveryEffect(t *testing.T) {
 	broken := errors.New("the disk is broken")
 	fail := false

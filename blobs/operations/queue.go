@@ -10,19 +10,19 @@ import (
 	"anneal/domain"
 )
 
-// Limits of the operations of an account that have no result, of those that were submitted to one
-// control plane.
+// Limits of the operations without results of an account. Each control plane counts those that were
+// submitted to it.
 const (
 	MaxQueued      = 10_000
 	MaxQueuedBytes = 256 << 20
 )
 
-// ReasonQueueFull is the reason of the error of Submit when an account has MaxQueued operations, or
-// MaxQueuedBytes of them.
+// ReasonQueueFull is the reason of the error of Submit when an account would have more than
+// MaxQueued operations without results, or more than MaxQueuedBytes of them.
 const ReasonQueueFull = "TOO_MANY_OPERATIONS"
 
-// A queue holds the operations of an account that were submitted here and have no result yet, as far as
-// is known here, with their sizes in bytes.
+// A queue has the sizes in bytes of an account's operations that were submitted to this control
+// plane and have, as far as it knows, no result yet.
 type queue struct {
 	sizes   map[queued]int
 	bytes   int
@@ -59,8 +59,8 @@ func (m *memory) dequeue(lane Lane, seq int64) {
 	}
 }
 
-// Queued returns the number and the bytes of the operations of an account that were submitted here and
-// have no result yet.
+// Queued returns the number and the bytes of the operations of an account that were submitted to
+// this control plane and have no result yet.
 func (s *Store) Queued(account string) (operations, bytes int) {
 	s.memory.mu.Lock()
 	defer s.memory.mu.Unlock()
@@ -88,8 +88,8 @@ func (s *Store) checkCapacity(ctx context.Context, account string, size int) err
 			"%d bytes: wait for their results before you send more", account, n, bytes, MaxQueued, MaxQueuedBytes)}
 }
 
-// prune removes the operations whose results another control plane has stored without this one having
-// been told, and those of deleted jobs.
+// prune removes the operations whose results another control plane has stored without an
+// announcement that arrived here, and those of deleted jobs.
 func (s *Store) prune(ctx context.Context, account string) {
 	s.memory.mu.Lock()
 	q := s.memory.queues[account]

@@ -11,9 +11,10 @@ import (
 	"anneal/domain"
 )
 
-// TestQueueIsBounded checks that an account can have only so many bytes without results, that repeated
-// requests and other accounts are not affected, and that results make room: those that were stored
-// here, those that another control plane announces, and those that it has stored without a word.
+// TestQueueIsBounded checks that an account can have only so many bytes without results, that
+// repeated requests and other accounts are not affected, and that results make room: those that
+// were stored here, those that another control plane announces, and those that it has stored
+// without an announcement.
 func TestQueueIsBounded(t *testing.T) {
 	b, now := bucket(t, blobs.Options{URL: "mem://"}), time.Now()
 	s, other := New(b, func() time.Time { return now }), New(b, nil)

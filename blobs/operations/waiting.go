@@ -15,7 +15,7 @@ import (
 	"anneal/domain"
 )
 
-// memory is what a Store knows without reading files. It is safe for concurrent use.
+// memory is the part of a Store that is not in files. It is safe for concurrent use.
 type memory struct {
 	mu      sync.Mutex
 	waiters map[Lane]map[int64]map[*waiter]bool // callers of Wait and Next, by lane and sequence number
@@ -31,13 +31,13 @@ func newMemory() *memory {
 
 // A waiter is a caller of Wait or Next.
 type waiter struct {
-	changed chan *Result // receives the result, or nil if the caller must look again; has a buffer of 1
+	changed chan *Result // receives the result, or nil if the caller must read the store again; buffer of 1
 }
 
 func (w *waiter) wake(r *Result) {
 	select {
 	case w.changed <- r:
-	default: // the caller looks again anyway
+	default: // the caller reads the store again anyway
 	}
 }
 
@@ -86,7 +86,7 @@ type job struct {
 	order   int
 }
 
-// add adds an operation to pending unless it is there.
+// add adds an operation to pending. It does nothing if pending has it or was not listed.
 func (j *job) add(sample PendingSample) {
 	if _, found := j.pending[sample]; !found && j.pending != nil {
 		j.order++
@@ -108,8 +108,8 @@ func (m *memory) job(account, event string) *job {
 	return m.jobs[key]
 }
 
-// Changed returns a channel that is closed when an operation is submitted to a lane of the job next, or
-// another control plane reports that it has changed one.
+// Changed returns a channel that is closed at the next change of a lane of the job: an operation is
+// submitted, or another control plane announces a change.
 func (s *Store) Changed(account, event string) <-chan struct{} {
 	s.memory.mu.Lock()
 	defer s.memory.mu.Unlock()
@@ -145,8 +145,8 @@ func (m *memory) finished(lane Lane, seq int64, r *Result) {
 	}
 }
 
-// Notify wakes the callers that wait for operations or results of a lane, because another control plane
-// has changed it: those for the given sequence numbers, or all if none is given.
+// Notify records that another control plane has changed a lane. It wakes the callers that wait for
+// the given sequence numbers, or all callers of the lane if none is given.
 func (s *Store) Notify(lane Lane, seqs ...int64) {
 	s.memory.mu.Lock()
 	defer s.memory.mu.Unlock()
@@ -156,7 +156,7 @@ func (s *Store) Notify(lane Lane, seqs ...int64) {
 	}
 	j.change()
 	for _, seq := range seqs {
-		s.memory.dequeue(lane, seq) // another control plane announces an operation that was submitted here: it is finished
+		s.memory.dequeue(lane, seq) // if it was submitted here, another control plane announces its result
 	}
 	for seq, waiters := range s.memory.waiters[lane] {
 		if len(seqs) > 0 && !slices.Contains(seqs, seq) {
@@ -168,7 +168,8 @@ func (s *Store) Notify(lane Lane, seqs ...int64) {
 	}
 }
 
-// Forget drops what is known about the lanes of a job, so that the next call of Pending lists them.
+// Forget drops the cached state of the lanes of a job, so that the next call of Pending lists the
+// files.
 func (s *Store) Forget(account, event string) {
 	s.memory.mu.Lock()
 	defer s.memory.mu.Unlock()
@@ -178,8 +179,8 @@ func (s *Store) Forget(account, event string) {
 	}
 }
 
-// Pending returns the sampling operations of a job that have no results, in the order in which they
-// were submitted to this control plane; others come first.
+// Pending returns the sampling operations of a job that have no results. Those that were found by
+// listing the files come first; those that were submitted to this control plane follow in order.
 func (s *Store) Pending(ctx context.Context, account, event string) ([]PendingSample, error) {
 	s.memory.mu.Lock()
 	j := s.memory.job(account, event)
@@ -232,7 +233,8 @@ func (s *Store) listSamples(ctx context.Context, account, event string) (pending
 	return slices.DeleteFunc(pending, func(p PendingSample) bool { return finished[p] }), nil
 }
 
-// sampleOf returns the sampling operation whose file, or whose result's file, has a key.
+// sampleOf returns the sampling operation to which the file with a key belongs, and the suffix of
+// the file.
 func sampleOf(account, event, key string) (sample PendingSample, suffix string, ok bool) {
 	rest, ok := strings.CutPrefix(key, blobs.JournalPrefix(account, event)+samplesDir)
 	id, name, found := strings.Cut(rest, "/")
@@ -245,8 +247,9 @@ func sampleOf(account, event, key string) (sample PendingSample, suffix string, 
 	return sample, "", false
 }
 
-// Trim deletes the operations of a run up to number through, which a recovery checkpoint contains, and
-// those of their results that are older than the time limit. From then on, Next returns DataLoss for them.
+// Trim deletes the operations of a run up to the sequence number through, because a recovery
+// checkpoint includes them, and their results that were stored before limit. Next then returns
+// DataLoss for them.
 func (s *Store) Trim(ctx context.Context, lane Lane, through int64, limit time.Time) error {
 	state, err := s.lane(ctx, lane)
 	if err != nil {
@@ -275,8 +278,8 @@ func (s *Store) Trim(ctx context.Context, lane Lane, through int64, limit time.T
 	return s.blobs.DeleteAll(ctx, keys)
 }
 
-// Sweep deletes the sampling operations of a job that have a result, and those of the results that are
-// older than the time limit.
+// Sweep deletes the sampling operations of a job that have a result, and the results that were
+// stored before limit.
 func (s *Store) Sweep(ctx context.Context, account, event string, limit time.Time) error {
 	finished := map[PendingSample]bool{}
 	operations := map[PendingSample]string{}
@@ -301,7 +304,7 @@ func (s *Store) Sweep(ctx context.Context, account, event string, limit time.Tim
 			keys = append(keys, key)
 		}
 	}
-	slices.Sort(keys) // the operations come before their results, so that a crash between them resubmits nothing
+	slices.Sort(keys) // SEQ.op before SEQ.result: after a crash in between, the operation is not executed again
 	return s.blobs.DeleteAll(ctx, keys)
 }
 

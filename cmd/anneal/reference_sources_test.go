@@ -189,8 +189,9 @@ func reasonsPage(t *testing.T, sources map[string][]*ast.File) string {
 		case *ast.FuncDecl:
 			last = shownReason{}
 		case *ast.CompositeLit:
-			if reason := elementOf(n, "Reason"); reason != nil && elementOf(n, "Code") != nil {
-				add(text(reason, constants), codeName(elementOf(n, "Code")), text(elementOf(n, "Message"), nil))
+			reason, code := elementOf(n, "Reason"), codeName(elementOf(n, "Code"))
+			if reason != nil && elementOf(n, "Code") != nil && code != "CODE" { // err.Code: a copy of another error
+				add(text(reason, constants), code, text(elementOf(n, "Message"), nil))
 			}
 		case *ast.AssignStmt:
 			for i, left := range n.Lhs {

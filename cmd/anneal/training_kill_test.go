@@ -18,9 +18,9 @@ import (
 	"anneal/tinker/client"
 )
 
-// TestTrainingServiceSurvivesKills kills the server with its worker at random points of a training loop. The
-// client notices nothing: all results are those of the same loop without kills, bit for bit, and so are those
-// of the final weights.
+// TestTrainingServiceSurvivesKills kills the server with its worker at random points of a training
+// loop. The client gets no errors, and all results, also those of the final weights, are
+// bit-identical to those of the same loop without kills.
 func TestTrainingServiceSurvivesKills(t *testing.T) {
 	t.Parallel()
 	kills := testutil.Variable(t, "ANNEAL_SERVICE_KILLS", 3)
@@ -60,8 +60,9 @@ func TestTrainingServiceSurvivesKills(t *testing.T) {
 // killPoints is the number of points in each step of trainingLoop.
 const killPoints = 4
 
-// trainingLoop trains a new model and returns the results of all operations as JSON. It calls reached with
-// the number of each point of the loop: before and after each request, and after the result of a pass.
+// trainingLoop trains a new model and returns the results of all operations as JSON. It calls
+// reached with the number of each point of the loop: before and after each request, and after the
+// result of a pass.
 func trainingLoop(t *testing.T, c *client.Client, steps int, reached func(point int)) (results []string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)

@@ -18,8 +18,8 @@ import (
 
 var rewardLine = regexp.MustCompile(`reward ([0-9.]+)`)
 
-// TestTrainingServiceLoops runs the loops of examples/arithmetic-loop against a server with a worker. They
-// raise their mean reward by more than 0.5 within 40 steps.
+// TestTrainingServiceLoops runs the loops of examples/arithmetic-loop against a server with a
+// worker. They raise their mean reward by more than 0.5 within 40 steps.
 func TestTrainingServiceLoops(t *testing.T) {
 	t.Parallel()
 	s := serve(t, filepath.Join(t.TempDir(), "data"), "--direct-domain", "direct.example.com")

@@ -307,7 +307,7 @@ func (s *poolSuite) manySamples(t *testing.T) {
 	all.Wait()
 }
 
-// samplers checks the life of a sampler.
+// samplers checks the lifecycle of samplers.
 func (s *poolSuite) samplers(t *testing.T) {
 	p := s.request(t, engines.TrainPoolRequest{Parallelism: 1, RunBytes: 1 << 20})
 	r, one := s.trained(t, p, 2)

@@ -1,9 +1,9 @@
-"""Trains an adapter by reinforcement with a loop of its own, as main.go does, in Python.
+"""Trains an adapter with reinforcement learning on a training service, like main.go.
 
-It samples answers to sums in a wording that the base model does not know, rewards those that are right,
-and steps. It needs the package tinker.
+It samples answers to sums in a wording that the base model was not trained on, rewards the correct ones,
+and takes optimizer steps. It needs the package tinker.
 
-    TINKER_BASE_URL=https://HANDLE.DOMAIN TINKER_API_KEY=tml-KEY python loop.py base
+    TINKER_BASE_URL=https://HANDLE.DOMAIN TINKER_API_KEY=tml-KEY python3 loop.py ACCOUNT/MODEL
 """
 
 import random

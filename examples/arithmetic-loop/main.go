@@ -1,6 +1,6 @@
-// Command arithmetic-loop trains an adapter by reinforcement with a loop of its own: it samples answers to
-// sums in a wording that the base model does not know, rewards those that are right, and steps. Package
-// anneal/tinker/client is all that it uses of anneal.
+// Command arithmetic-loop trains an adapter with reinforcement learning on a training service: it
+// samples answers to sums in a wording that the base model was not trained on, rewards the correct
+// ones, and takes optimizer steps. Of anneal it imports only the packages tinker and tinker/client.
 //
 //	TINKER_BASE_URL=https://HANDLE.DOMAIN TINKER_API_KEY=KEY arithmetic-loop
 package main
@@ -121,8 +121,8 @@ func httpClient() *http.Client {
 	return &http.Client{Transport: transport}
 }
 
-// rollouts samples answers, and returns a datum for each whose reward differs from the mean of its prompt,
-// and the mean reward.
+// rollouts samples answers, and returns a datum for each whose reward differs from the mean of its
+// prompt, and the mean reward.
 func rollouts(ctx context.Context, sampler *client.Sampler, random *rand.Rand) ([]tinker.Datum, float64, error) {
 	var data []tinker.Datum
 	total := 0.0
@@ -172,8 +172,8 @@ func text(tokens []int32) string {
 	return ""
 }
 
-// datum returns the datum of a sample. Target i follows token i of the input, so the first targets are
-// tokens of the prompt. Their advantage is 0, so they are not trained.
+// datum returns the datum of a sample. Target i follows token i of the input, so the first targets
+// are tokens of the prompt. Their advantage is 0, so they are not trained.
 func datum(prompt []int32, s tinker.SampledSequence, advantage float32) tinker.Datum {
 	all := append(append([]int32{}, prompt...), s.Tokens...)
 	n, begin := len(all)-1, len(prompt)-1

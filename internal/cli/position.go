@@ -10,8 +10,8 @@ import (
 )
 
 // positionHeader is the response header with the position of the log whose state the response
-// reflects. minPositionHeader is the request header with the position that the response must reflect
-// at least.
+// reflects. minPositionHeader is the request header with the position that the response must
+// reflect at least.
 const (
 	positionHeader    = "Anneal-Position"
 	minPositionHeader = "Anneal-At-Least"
@@ -19,8 +19,8 @@ const (
 
 // positions has the latest position of the log that a command has seen in the responses of each
 // server, by address. Several control planes can be behind one address, and the next request can
-// reach one that has not followed the log so far. So each request says what its response must reflect
-// at least: a command reads its own writes, and never reads a state before one that it has read.
+// reach one that is behind. So each request has the position that its response must reflect at
+// least: a command reads its own writes, and its reads are monotonic.
 type positions struct {
 	mu sync.Mutex
 	of map[string]uint64

@@ -14,9 +14,9 @@ import (
 	"anneal/internal/datadir"
 )
 
-// controlPlanes imitates two control planes behind one address: a change is at position 7 of the log,
-// which the one that serves the next requests has followed only to position 5, unless a request says
-// that its response must reflect more.
+// controlPlanes imitates two control planes behind one address: a change is at position 7 of the
+// log, which the one that serves the next requests has followed only to position 5, unless a
+// request says that its response must reflect more.
 type controlPlanes struct {
 	old, new map[string]any // resource before and after the change
 	mu       sync.Mutex
@@ -66,8 +66,8 @@ func TestCommandsReadTheirOwnWrites(t *testing.T) {
 	}
 }
 
-// TestPositionsRise checks that a client requires the latest position that it has seen, of the server
-// that it was seen from, and sends it to no other one.
+// TestPositionsRise checks that a client requires the latest position that it has seen, of the
+// server that it was seen from, and sends it to no other one.
 func TestPositionsRise(t *testing.T) {
 	var received []string
 	respond := ""

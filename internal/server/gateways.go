@@ -12,8 +12,8 @@ import (
 // because a message can be lost, and a control plane can start later.
 const releaseInterval = time.Second
 
-// gateways returns the service that exchanges notes about requests, and the samples of releases, with
-// the gateways of other control planes.
+// gateways returns the service that exchanges notes about requests, and the samples of releases,
+// with the gateways of other control planes.
 func gateways(s *Server) *coordinator.Gateways {
 	gateway := s.handler.Gateway()
 	var repeated time.Time
@@ -48,8 +48,8 @@ func gateways(s *Server) *coordinator.Gateways {
 		}}
 }
 
-// trainingNews returns the service that tells other control planes what this one stores in the journals of
-// training runs.
+// trainingNews returns the service that announces to other control planes what this one stores in
+// the journals of training runs.
 func trainingNews(s *Server) *coordinator.TrainingNews {
 	news := &coordinator.TrainingNews{Conn: s.events.Control(), ID: s.id, Journal: s.journal, Live: s.world.Live(),
 		Logger: s.logger.With("part", "training news")}
@@ -57,8 +57,8 @@ func trainingNews(s *Server) *coordinator.TrainingNews {
 	return news
 }
 
-// reportQueues records the lengths of this gateway's admission queues in the live status every second,
-// until ctx is done, and makes them known to the other gateways.
+// reportQueues records the lengths of this gateway's admission queues in the live status every
+// second, until ctx is done, and makes them known to the other gateways.
 func reportQueues(ctx context.Context, s *Server) error {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()

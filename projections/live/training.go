@@ -9,8 +9,8 @@ import (
 // MaxServices is the maximum number of jobs whose use of the training service is recorded.
 const MaxServices = 10_000
 
-// TouchTraining records that a client has used the training service of a job: it has sent a heartbeat or
-// an operation to this process, or an operation is finished.
+// TouchTraining records that a client has used the training service of a job: it has sent a
+// heartbeat or an operation to this process, or an operation is finished.
 func (s *Status) TouchTraining(job domain.Name, at time.Time) {
 	if s.useTraining(job, at) {
 		s.mu.Lock()
@@ -40,8 +40,8 @@ func (s *Status) useTraining(job domain.Name, at time.Time) bool {
 	return true
 }
 
-// TouchedTraining returns the jobs of the calls of TouchTraining since the last call of TouchedTraining,
-// with the time of the newest.
+// TouchedTraining returns the jobs for which TouchTraining was called since the last call of
+// TouchedTraining, each with the newest time.
 func (s *Status) TouchedTraining() map[domain.Name]time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -50,8 +50,8 @@ func (s *Status) TouchedTraining() map[domain.Name]time.Time {
 	return touched
 }
 
-// TrainingActivity returns when a client has last used the training service of a job. It returns at
-// least the time since which the process receives heartbeats, because it does not know of earlier use.
+// TrainingActivity returns when a client last used the training service of a job. The result is not
+// before this process began to receive heartbeats, because earlier use is unknown.
 func (v View) TrainingActivity(job domain.Name) time.Time {
 	if v.services == nil {
 		return v.from

@@ -27,8 +27,8 @@ func TestArithmeticLoop(t *testing.T) {
 	raiseReward(t, exec.Command(program))
 }
 
-// TestArithmeticLoopInPython runs the example in Python. Its package tinker is a stand-in, which sends the
-// requests with Python's standard library: the public package is not installed here.
+// TestArithmeticLoopInPython runs the example in Python. Its package tinker is a stand-in, which
+// sends the requests with Python's standard library: the public package is not installed here.
 func TestArithmeticLoopInPython(t *testing.T) {
 	python, err := exec.LookPath("python3")
 	if err != nil {

@@ -1,9 +1,11 @@
-// Package client is a client of the training service: with it, a program trains an adapter with a loop
-// of its own on a trainer job in service mode, and samples from the weights that it trains.
+// Package client is a client of the training service. A program that uses it implements the
+// training loop: it trains a LoRA adapter on a trainer job in service mode, and samples from its
+// weights.
 //
-// A Client has sessions, a Session has models and samplers. Operations of a model are executed in the
-// order of the calls. A call returns when the server has stored the operation durably; its Future then
-// waits for the result, so a loop can submit a pass and a step together and wait for both.
+// A Client opens sessions; a Session creates models and samplers. Operations of a model are
+// executed in the order of the calls. A call returns when the server has stored the operation
+// durably; its Future then waits for the result, so a loop can submit a pass and a step together
+// and wait for both.
 package client
 
 import (
@@ -23,7 +25,8 @@ import (
 	"anneal/tinker"
 )
 
-// Version is the version that the client reports to servers.
+// Version is the version of the public Python client whose protocol this client speaks. It is sent
+// to servers as sdk_version.
 const Version = "0.25.0"
 
 // Options configure a Client.
@@ -31,10 +34,11 @@ type Options struct {
 	// URL is the direct route of a trainer job in service mode, such as "https://HANDLE.example.com".
 	URL    string
 	APIKey string
-	// HTTPClient sends the requests; nil stands for http.DefaultClient. Requests have their own timeouts.
+	// HTTPClient sends the requests; nil stands for http.DefaultClient. Each request has a timeout.
 	HTTPClient *http.Client
-	// RetryFor is how long a request is retried when the server cannot be reached or asks to try again;
-	// 0 stands for five minutes. Futures are retried until their context ends.
+	// RetryFor is how long a request is retried when the server cannot be reached or asks to try
+	// again; 0 stands for five minutes. Polls of a Future are retried until the context of Wait is
+	// done.
 	RetryFor time.Duration
 	Logger   *slog.Logger // receives messages of the server and of retries; nil stands for slog.Default
 }
@@ -72,7 +76,7 @@ func New(o Options) (*Client, error) {
 	return c, nil
 }
 
-// An Error is a request that the server refused.
+// An Error is the response to a request that the server refused.
 type Error struct {
 	StatusCode int    // HTTP status
 	Code       string // canonical code, such as "INVALID_ARGUMENT"
@@ -84,16 +88,16 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("training service: %s (status %d)", e.Message, e.StatusCode)
 }
 
-// An OperationError is an operation that was accepted and failed.
+// An OperationError is the error of an operation that the server accepted and that failed later.
 type OperationError struct {
 	RequestID string
-	Category  tinker.Category // who can act on it
+	Category  tinker.Category // whether the user or the operator of the server can fix it
 	Message   string
 }
 
 func (e *OperationError) Error() string { return "training service: " + e.Message }
 
-// Waits between attempts.
+// Backoff between attempts, and timeouts.
 const (
 	firstWait    = 100 * time.Millisecond
 	longestWait  = 30 * time.Second
@@ -149,8 +153,8 @@ func cmpOr(text, other string) string {
 	return text
 }
 
-// retries reports whether a request with this outcome is sent again.
-func retries(status int, err error) bool {
+// isRetryable reports whether a request with this outcome is retried.
+func isRetryable(status int, err error) bool {
 	if err != nil {
 		return true
 	}
@@ -158,7 +162,7 @@ func retries(status int, err error) bool {
 		status == http.StatusTooManyRequests || status >= 500
 }
 
-// call sends a JSON request until it has a final response, and decodes that into out.
+// call sends a JSON request, retries it like do, and decodes the response into out.
 func (c *Client) call(ctx context.Context, method, path string, in, out any) error {
 	r := request{method: method, path: path, header: http.Header{}, limit: requestLimit}
 	if in != nil {
@@ -172,12 +176,12 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) err
 	return c.do(ctx, r, out)
 }
 
-// do sends a request until it has a final response.
+// do sends a request, and retries it with exponential backoff for at most RetryFor.
 func (c *Client) do(ctx context.Context, r request, out any) error {
 	deadline := time.Now().Add(c.retryFor)
 	for wait := firstWait; ; wait = min(2*wait, longestWait) {
 		status, _, body, err := c.send(ctx, r)
-		again := retries(status, err)
+		again := isRetryable(status, err)
 		switch {
 		case err == nil && status < 300 && out == nil:
 			return nil
@@ -193,23 +197,23 @@ func (c *Client) do(ctx context.Context, r request, out any) error {
 			return fmt.Errorf("gave up after %s: %w", c.retryFor, err)
 		}
 		level := slog.LevelDebug
-		if status == 0 { // users should know that the server cannot be reached
+		if status == 0 { // the server cannot be reached
 			level = slog.LevelWarn
 		}
-		c.log.Log(ctx, level, "training service: request is sent again", "path", r.path, "error", err, "wait", wait)
+		c.log.Log(ctx, level, "training service: retrying a request", "path", r.path, "error", err, "wait", wait)
 		if !sleep(ctx, wait) {
 			return fmt.Errorf("%w; last attempt: %v", context.Cause(ctx), err)
 		}
 	}
 }
 
-// isRefused reports whether the server has refused the request with this error, so it has no effect.
+// isRefused reports whether err says that the server refused the request, so that it has no effect.
 func isRefused(err error) bool {
 	var refused *Error
-	return errors.As(err, &refused) && !retries(refused.StatusCode, nil)
+	return errors.As(err, &refused) && !isRetryable(refused.StatusCode, nil)
 }
 
-// sleep waits, and reports whether ctx did not end before.
+// sleep waits, and returns false if ctx was done before.
 func sleep(ctx context.Context, wait time.Duration) bool {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
@@ -221,19 +225,19 @@ func sleep(ctx context.Context, wait time.Duration) bool {
 	}
 }
 
-// Capabilities returns the models of the job.
+// Capabilities returns the base models that the job can train.
 func (c *Client) Capabilities(ctx context.Context) (tinker.ServerCapabilities, error) {
 	var out tinker.ServerCapabilities
 	return out, c.call(ctx, http.MethodGet, "get_server_capabilities", nil, &out)
 }
 
-// TrainingRuns returns a page of the training runs that the API key may see.
+// TrainingRuns returns a page of the training runs of the job, newest first.
 func (c *Client) TrainingRuns(ctx context.Context, limit, offset int) (tinker.TrainingRuns, error) {
 	var out tinker.TrainingRuns
 	return out, c.call(ctx, http.MethodGet, fmt.Sprintf("training_runs?limit=%d&offset=%d", limit, offset), nil, &out)
 }
 
-// TrainingRun returns a training run; its ID is that of its Model.
+// TrainingRun returns the training run with an ID: see Model.ID.
 func (c *Client) TrainingRun(ctx context.Context, id string) (tinker.TrainingRun, error) {
 	var out tinker.TrainingRun
 	return out, c.call(ctx, http.MethodGet, "training_runs/"+id, nil, &out)
@@ -245,7 +249,7 @@ func (c *Client) Checkpoints(ctx context.Context, run string) (tinker.Checkpoint
 	return out, c.call(ctx, http.MethodGet, "training_runs/"+run+"/checkpoints", nil, &out)
 }
 
-// DeleteCheckpoint deletes a checkpoint.
+// DeleteCheckpoint deletes the checkpoint with a tinker:// path.
 func (c *Client) DeleteCheckpoint(ctx context.Context, path string) error {
 	return c.checkpoint(ctx, http.MethodDelete, path, "", nil)
 }
@@ -267,7 +271,8 @@ func (c *Client) checkpoint(ctx context.Context, method, path, suffix string, in
 	return c.call(ctx, method, "training_runs/"+p.Run+"/checkpoints/"+p.CheckpointID()+suffix, in, nil)
 }
 
-// WeightsInfo returns facts about a checkpoint.
+// WeightsInfo returns the base model and the adapter settings of the checkpoint with a tinker://
+// path.
 func (c *Client) WeightsInfo(ctx context.Context, path string) (tinker.WeightsInfo, error) {
 	var out tinker.WeightsInfo
 	return out, c.call(ctx, http.MethodPost, "weights_info", tinker.WeightsInfoRequest{TinkerPath: path}, &out)

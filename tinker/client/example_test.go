@@ -13,8 +13,8 @@ import (
 	"anneal/tinker/client"
 )
 
-// exampleClient returns a client of a server in this process. A program sets the direct route of its job
-// and an API key instead.
+// exampleClient returns a client of a server in this process. A program sets the direct route of
+// its job and an API key instead.
 func exampleClient() *client.Client {
 	c, err := client.New(client.Options{URL: "https://job.example.com", APIKey: "key",
 		HTTPClient: &http.Client{Transport: newServer(os.TempDir())}, Logger: slog.New(slog.DiscardHandler)})
@@ -95,7 +95,8 @@ func ExampleModel_Sampler() {
 	// [50 43 50 61] stop
 }
 
-// An operation that the server refuses returns an Error at once, one that fails an OperationError later.
+// An operation that the server refuses returns an Error at once, one that fails an OperationError
+// later.
 func ExampleError() {
 	ctx := context.Background()
 	session, err := exampleClient().OpenSession(ctx, client.SessionOptions{})

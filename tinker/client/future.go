@@ -10,9 +10,10 @@ import (
 	"anneal/tinker"
 )
 
-// A Future is the result of an operation that the server has accepted. It is safe for concurrent use.
+// A Future is the result of an operation that the server has accepted. It is safe for concurrent
+// use.
 type Future[T any] struct {
-	turn   chan struct{} // has capacity 1: held by the call of Wait that polls
+	turn   chan struct{} // mutex with capacity 1, which is held by the call of Wait that polls
 	wait   func(ctx context.Context) (T, error)
 	done   bool
 	result T
@@ -23,8 +24,8 @@ func futureOf[T any](wait func(ctx context.Context) (T, error)) *Future[T] {
 	return &Future[T]{turn: make(chan struct{}, 1), wait: wait}
 }
 
-// Wait waits for the result. It asks again for as long as the server has none or cannot be reached: ctx
-// ends the wait, and a later Wait continues it. An operation that failed returns *OperationError.
+// Wait waits for the result. It polls while the server has none or cannot be reached, until ctx is
+// done; it can then be called again. If the operation has failed, the error is an *OperationError.
 func (f *Future[T]) Wait(ctx context.Context) (T, error) {
 	select {
 	case f.turn <- struct{}{}:
@@ -44,7 +45,7 @@ func (f *Future[T]) Wait(ctx context.Context) (T, error) {
 	return result, err
 }
 
-// newFuture returns the future of an operation, whose body decode decodes.
+// newFuture returns the future of an operation. decode decodes the body of its result.
 func newFuture[T any](c *Client, requestID string, decode func(contentType string, body []byte) (T, error)) *Future[T] {
 	return futureOf(func(ctx context.Context) (T, error) {
 		contentType, body, err := c.poll(ctx, requestID)
@@ -73,10 +74,11 @@ func decodeProto[T any, P interface {
 	return out, P(&out).UnmarshalProto(body)
 }
 
-// maxBadRequests is how often a poll is repeated after status 400, which proxies return by mistake.
+// maxBadRequests is the maximum number of retries of a poll after status 400, which some proxies
+// return for transient errors.
 const maxBadRequests = 3
 
-// poll requests the result of an operation until there is one.
+// poll polls for the result of an operation until there is one or ctx is done.
 func (c *Client) poll(ctx context.Context, requestID string) (contentType string, body []byte, err error) {
 	in, err := json.Marshal(tinker.FutureRequest{RequestID: requestID})
 	if err != nil {
@@ -103,7 +105,7 @@ func (c *Client) poll(ctx context.Context, requestID string) (contentType string
 			badRequests++
 			again = badRequests <= maxBadRequests
 		default:
-			again = retries(status, err)
+			again = isRetryable(status, err)
 		}
 		if !again {
 			return "", nil, errorOf(status, body)
@@ -112,7 +114,7 @@ func (c *Client) poll(ctx context.Context, requestID string) (contentType string
 			wait = firstWait
 			continue
 		}
-		c.log.Debug("training service: poll is sent again", "request", requestID, "status", status, "error", err)
+		c.log.Debug("training service: retrying a poll", "request", requestID, "status", status, "error", err)
 		if !sleep(ctx, wait) {
 			return "", nil, fmt.Errorf("wait for operation %s: %w", requestID, context.Cause(ctx))
 		}
@@ -120,8 +122,8 @@ func (c *Client) poll(ctx context.Context, requestID string) (contentType string
 	}
 }
 
-// outcome reports whether a response says that there is no result yet. The error is that of the
-// operation.
+// outcome reports whether a response says that there is no result yet. It returns an OperationError
+// if the operation has failed.
 func (c *Client) outcome(requestID, contentType string, body []byte) (again bool, err error) {
 	if !strings.HasPrefix(contentType, tinker.ContentTypeJSON) {
 		return false, nil

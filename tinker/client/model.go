@@ -11,16 +11,16 @@ import (
 	"anneal/tinker"
 )
 
-// A Model is a training run. It is safe for concurrent use; its operations are executed in the order of
-// the calls. If the context of a call ends before the server has confirmed the operation, the next call
-// submits it again first, so the server executes it once.
+// A Model is a training run. It is safe for concurrent use. Its operations are executed in the
+// order of the calls. If the context of a call is done before the server has confirmed the
+// operation, the next call first submits that operation again. The server executes it once.
 type Model struct {
 	session *Session
 	id      string
 
 	mu          sync.Mutex
-	seq         int64    // number of the next operation
-	unconfirmed *request // operation seq, which the server may have stored
+	seq         int64    // sequence number of the next operation
+	unconfirmed *request // operation seq, if it was sent and its confirmation was lost
 }
 
 // ID returns the ID of the training run.
@@ -42,8 +42,8 @@ func submit[T any](ctx context.Context, m *Model, path string, decode func(strin
 	return newFuture(m.session.client, id, decode), nil
 }
 
-// send sends the next operation until the server has stored or refused it, and returns the ID of its
-// future. An operation that the server refused has no number. The caller has locked m.mu.
+// send sends the next operation until the server has stored or refused it, and returns its request
+// ID. An operation that the server refuses takes no sequence number. The caller has locked m.mu.
 func (m *Model) send(ctx context.Context, build func(seq int64) (request, error)) (string, error) {
 	var submitted tinker.Submitted
 	if m.unconfirmed != nil {
@@ -69,14 +69,14 @@ func (m *Model) send(ctx context.Context, build func(seq int64) (request, error)
 	return submitted.RequestID, nil
 }
 
-// ForwardBackward submits a pass that adds the gradient of its loss to the gradient of the next step.
-// Large data are divided into several passes.
+// ForwardBackward submits a pass that adds the gradient of its loss to the accumulated gradient,
+// which the next OptimStep applies. Large data are divided into several passes.
 func (m *Model) ForwardBackward(ctx context.Context, in tinker.ForwardBackwardInput) (
 	*Future[tinker.ForwardBackwardOutput], error) {
 	return m.pass(ctx, in, false)
 }
 
-// Forward submits a pass without gradients.
+// Forward submits a pass that computes the loss and no gradient.
 func (m *Model) Forward(ctx context.Context, in tinker.ForwardBackwardInput) (
 	*Future[tinker.ForwardBackwardOutput], error) {
 	return m.pass(ctx, in, true)
@@ -88,7 +88,7 @@ func (m *Model) pass(ctx context.Context, in tinker.ForwardBackwardInput, forwar
 	for _, chunk := range m.chunks(in.Data) {
 		r := tinker.ForwardBackwardRequest{ModelID: m.id, ForwardOnly: forward, Input: in}
 		r.Input.Data = chunk
-		// The server checks passes too, but would already have those before the first that it refuses.
+		// The server checks passes too. But when it refused one, it would have stored those before it.
 		if _, err := r.Pass(); err != nil {
 			return nil, fmt.Errorf("pass of model %s: %w", m.id, err)
 		}
@@ -131,8 +131,8 @@ func (m *Model) passRequest(body []byte) request {
 	return request{method: http.MethodPost, path: "forward_backward", body: body, limit: requestLimit, header: header}
 }
 
-// chunks divides data as the server asks. Without data there is one empty chunk, which the server
-// refuses.
+// chunks divides data into chunks of the maximum size that the server has sent. Without data, it
+// returns one empty chunk, which the check of the pass refuses.
 func (m *Model) chunks(data []tinker.Datum) [][]tinker.Datum {
 	maxBytes, maxLen := m.session.config.MaxChunkBytes, m.session.config.MaxChunkLen
 	var all [][]tinker.Datum
@@ -148,7 +148,7 @@ func (m *Model) chunks(data []tinker.Datum) [][]tinker.Datum {
 	return append(all, data[begin:])
 }
 
-// OptimStep submits a step of the optimizer.
+// OptimStep submits an optimizer step, which applies the accumulated gradient.
 func (m *Model) OptimStep(ctx context.Context, params tinker.AdamParams) (*Future[tinker.OptimStepResponse], error) {
 	return submit(ctx, m, "optim_step", decodeJSON[tinker.OptimStepResponse], func(seq int64) any {
 		return tinker.OptimStepRequest{ModelID: m.id, SeqID: &seq, AdamParams: &params}
@@ -158,7 +158,7 @@ func (m *Model) OptimStep(ctx context.Context, params tinker.AdamParams) (*Futur
 // SaveOptions are the options of a checkpoint.
 type SaveOptions struct {
 	TTL       time.Duration // how long the server keeps the checkpoint; 0 stands for no limit
-	Overwrite bool          // replace a checkpoint with the same name; not for samplers
+	Overwrite bool          // replace a checkpoint with the same name; SaveForSampler ignores it
 }
 
 func (o SaveOptions) seconds() *int64 {
@@ -168,8 +168,8 @@ func (o SaveOptions) seconds() *int64 {
 	return new(int64(o.TTL / time.Second))
 }
 
-// Save submits a checkpoint of the complete state, from which LoadModel continues. The result has its
-// path.
+// Save submits a checkpoint of the complete state, from which LoadModel continues. The result is
+// its tinker:// path.
 func (m *Model) Save(ctx context.Context, name string, o SaveOptions) (*Future[tinker.SaveWeightsResponse], error) {
 	return submit(ctx, m, "save_weights", decodeJSON[tinker.SaveWeightsResponse], func(seq int64) any {
 		return tinker.SaveWeightsRequest{ModelID: m.id, SeqID: &seq, Path: &name, TTLSeconds: o.seconds(),
@@ -177,8 +177,8 @@ func (m *Model) Save(ctx context.Context, name string, o SaveOptions) (*Future[t
 	})
 }
 
-// SaveForSampler submits a checkpoint of the adapter. The result has its path, for Session.Sampler and
-// for deployments.
+// SaveForSampler submits a checkpoint of the adapter. The result is its tinker:// path, from which
+// Session.Sampler creates a sampler.
 func (m *Model) SaveForSampler(ctx context.Context, name string, o SaveOptions) (
 	*Future[tinker.SaveWeightsForSamplerResponse], error) {
 	return submit(ctx, m, "save_weights_for_sampler", decodeJSON[tinker.SaveWeightsForSamplerResponse],
@@ -187,8 +187,8 @@ func (m *Model) SaveForSampler(ctx context.Context, name string, o SaveOptions) 
 		})
 }
 
-// Sampler returns a sampler of the current weights, which have no name and are kept for a short time
-// only.
+// Sampler saves the current weights without a name, and returns a sampler of them. The server keeps
+// such weights only for the newest samplers of a model.
 func (m *Model) Sampler(ctx context.Context) (*Sampler, error) {
 	number := m.session.samplers.Add(1) - 1
 	saved, err := submit(ctx, m, "save_weights_for_sampler", decodeJSON[tinker.SaveWeightsForSamplerResponse],
@@ -205,13 +205,13 @@ func (m *Model) Sampler(ctx context.Context) (*Sampler, error) {
 	return &Sampler{session: m.session, id: response.SamplingSessionID}, nil
 }
 
-// Info returns facts about the model.
+// Info returns the base model and the rank of the model.
 func (m *Model) Info(ctx context.Context) (tinker.ModelInfo, error) {
 	var out tinker.ModelInfo
 	return out, m.session.client.call(ctx, http.MethodPost, "get_info", tinker.ModelInfoRequest{ModelID: m.id}, &out)
 }
 
-// Unload ends the training run. Its checkpoints stay.
+// Unload ends the training run. Its checkpoints are kept.
 func (m *Model) Unload(ctx context.Context) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

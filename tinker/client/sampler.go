@@ -37,11 +37,12 @@ func (s *Session) Sampler(ctx context.Context, model string) (*Sampler, error) {
 // ID returns the ID of the sampling session.
 func (s *Sampler) ID() string { return s.id }
 
-// maxResubmissions is how often a request is sent again whose result the server no longer has.
+// maxResubmissions is the maximum number of times that Sample submits a request again because the
+// server no longer has its result.
 const maxResubmissions = 3
 
-// Sample returns samples. The sampler sets the session and the number of the request. Calls beyond the
-// number that the server allows wait.
+// Sample generates samples, and waits for them. It sets the session and the sequence number of the
+// request. At most as many calls as the server allows are in flight; the others wait.
 func (s *Sampler) Sample(ctx context.Context, r tinker.SampleRequest) (tinker.SampleResponse, error) {
 	select {
 	case s.session.slots <- struct{}{}:

@@ -18,8 +18,8 @@ import (
 	"anneal/tinker/client"
 )
 
-// A server serves the protocol from memory. It executes the operations of a run in the order of their
-// numbers, and each once.
+// A server serves the protocol from memory. It executes the operations of a run in the order of
+// their numbers, and each once.
 type server struct {
 	pool interface {
 		CreateRun(ctx context.Context, config engines.TrainRunConfig) (engines.TrainRun, error)
@@ -34,8 +34,8 @@ type server struct {
 	requests   map[string]int // by path
 	heartbeats int
 	polls      int
-	// fault, if set, is called before a request is served. It returns a status to respond with, and whether
-	// the response is lost after the request was served.
+	// fault, if set, is called before a request is served. It returns a status to respond with, and
+	// whether the response is lost after the request was served.
 	fault func(path string, n int) (status int, lost bool)
 }
 

@@ -12,10 +12,10 @@ import (
 	"anneal/tinker"
 )
 
-// heartbeatInterval is the interval of heartbeats. A server ends the work of a session without them.
+// heartbeatInterval is the interval of heartbeats. A job without any heartbeat becomes idle.
 const heartbeatInterval = 10 * time.Second
 
-// SessionOptions describe a session to people.
+// SessionOptions are the labels of a session, which lists show.
 type SessionOptions struct {
 	Tags         []string
 	UserMetadata map[string]string
@@ -27,14 +27,15 @@ type Session struct {
 	id         string
 	warning    string
 	config     tinker.ClientConfig
-	models     atomic.Int64  // number of the next model
-	samplers   atomic.Int64  // number of the next sampler
-	slots      chan struct{} // one for each sample in flight
+	models     atomic.Int64  // sequence number of the next model
+	samplers   atomic.Int64  // sequence number of the next sampler
+	slots      chan struct{} // semaphore of the calls of Sample in flight
 	cancel     context.CancelFunc
 	heartbeats sync.WaitGroup
 }
 
-// OpenSession opens a session, and sends heartbeats until Close. Its context bounds the call only.
+// OpenSession opens a session, and sends heartbeats until Close is called. ctx bounds only this
+// call.
 func (c *Client) OpenSession(ctx context.Context, o SessionOptions) (*Session, error) {
 	s := &Session{client: c}
 	if err := c.call(ctx, http.MethodPost, "client/config", tinker.ClientConfigRequest{SDKVersion: Version},
@@ -72,11 +73,12 @@ func (c *Client) OpenSession(ctx context.Context, o SessionOptions) (*Session, e
 // ID returns the ID of the session.
 func (s *Session) ID() string { return s.id }
 
-// Warning returns what the server warned about when the session began, such as settings that it does
-// not follow.
+// Warning returns the warning with which the server created the session, such as about settings
+// that it ignores; "" if there is none.
 func (s *Session) Warning() string { return s.warning }
 
-// Close ends the heartbeats. The job then saves the state of its runs and becomes idle.
+// Close stops the heartbeats. After five minutes in which no client uses the job, the job saves the
+// state of its runs and becomes idle.
 func (s *Session) Close() {
 	s.cancel()
 	s.heartbeats.Wait()
@@ -101,7 +103,7 @@ func (s *Session) heartbeat(ctx context.Context) {
 	}
 }
 
-// A ModelConfig describes a model to train.
+// A ModelConfig describes a training run to create.
 type ModelConfig struct {
 	BaseModel    string
 	Lora         tinker.LoraConfig
@@ -131,8 +133,8 @@ func (s *Session) CreateModel(ctx context.Context, config ModelConfig) (*Model, 
 	return &Model{session: s, id: created.ModelID, seq: 1}, nil
 }
 
-// LoadModel creates a training run that continues a checkpoint, with its optimizer or with a new one, and
-// waits for it.
+// LoadModel creates a training run that continues from the checkpoint with a tinker:// path, and
+// waits for it. If optimizer is false, the run begins with a new optimizer state.
 func (s *Session) LoadModel(ctx context.Context, path string, optimizer bool) (*Model, error) {
 	info, err := s.client.WeightsInfo(ctx, path)
 	if err != nil {

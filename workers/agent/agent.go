@@ -59,13 +59,14 @@ type Options struct {
 	// LeaveWithin limits the shutdown, in which attempts save checkpoints and responses are finished.
 	// 0 means 25 s.
 	LeaveWithin time.Duration
-	// RecoveryInterval is the time between two recovery checkpoints of a training run that has changed;
-	// 0 means 30 s.
+	// RecoveryInterval is the time between two recovery checkpoints of a training run that has
+	// changed; 0 means 30 s.
 	RecoveryInterval time.Duration
 	LoadWithin       time.Duration // timeout for the engine to load a model or an addon; 0 means 30 min
 	Sound            Sound         // decodes audio files; nil means that the node serves no speech models
 	HTTP             *http.Client  // client for downloads and uploads; nil uses a client with the settings in TLS
-	// TLS has the TLS settings of the default client; nil trusts the certificate authorities of the system.
+	// TLS has the TLS settings of the default client; nil trusts the certificate authorities of the
+	// system.
 	TLS *tls.Config
 	Log *slog.Logger // receives log messages; nil discards them
 }

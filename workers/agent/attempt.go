@@ -43,7 +43,7 @@ type attempt struct {
 	mu      sync.Mutex
 	phase   string
 	metrics metrics
-	service *trainingService // serves the runs of the job; nil before it has begun, and for other attempts
+	service *trainingService // serves the runs of the job; nil before it has started, and for other attempts
 }
 
 func newAttempt(a *Agent, life context.Context, assignment protocol.TrainAssignment) *attempt {
@@ -156,7 +156,7 @@ func (t *attempt) reportEnd(err error) {
 		// This report fails only if the coordinator no longer assigns the attempt.
 		_, _ = t.report(t.life, protocol.Report{Kind: protocol.ReportStopped})
 	case errors.Is(why, errIdle):
-		t.log.Info("attempt stopped, because nobody uses the training service")
+		t.log.Info("attempt stopped, because the training service is idle")
 		_, _ = t.report(t.life, protocol.Report{Kind: protocol.ReportIdle})
 	case isDeviceFailure(why):
 		t.reportDevice(why)

@@ -38,7 +38,7 @@ type storedFiles struct {
 	prefix string
 }
 
-// storeFiles is store for any request of an attempt, which need not name the attempt and the files.
+// storeFiles is like store for any SignRequest. It sets the fields of the attempt and of the files.
 func storeFiles(ctx context.Context, t *attempt, request protocol.SignRequest, dir string) (stored storedFiles,
 	err error) {
 	if stored.sizes, err = sizesOf(dir); err != nil {

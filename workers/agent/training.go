@@ -20,15 +20,15 @@ import (
 // recoveryInterval is the default of Options.RecoveryInterval.
 const recoveryInterval = 30 * time.Second
 
-// errIdle is the reason for which an attempt stops that serves runs which nobody uses.
-var errIdle = errors.New("nobody uses the training service")
+// errIdle is the reason why an attempt stops whose training service is idle.
+var errIdle = errors.New("the training service is idle")
 
-// A trainingService serves the training runs of an attempt: it pulls the operations of each run and of
-// the sampling sessions from the coordinator, executes them in one pool, and sends the results.
+// A trainingService serves the training runs of an attempt: it pulls the operations of each run and
+// of the sampling sessions from the coordinator, executes them in one pool, and sends the results.
 //
-// The runs are in memory only. Every recovery interval, and when the attempt stops, the state of a run
-// is stored as its recovery checkpoint. After a crash, the next attempt restores the checkpoint and
-// executes the operations after it again, with bit-identical results.
+// Runs are in memory. Every recovery interval, and when the attempt stops, the state of a run is
+// stored as its recovery checkpoint. After a crash, the next attempt restores the checkpoint and
+// replays the operations after it, with bit-identical results.
 type trainingService struct {
 	*attempt
 	pool     engines.TrainPool
@@ -39,7 +39,7 @@ type trainingService struct {
 
 	mu      sync.Mutex
 	runs    map[string]*trainingRun
-	samples map[string]map[int64]bool // by session: sequence numbers of samples without acknowledged result
+	samples map[string]map[int64]bool // by sampling session: sequence numbers of operations in progress
 
 	ended signal // fires when a run has ended
 }
@@ -134,7 +134,7 @@ func onClose(c <-chan struct{}, then func()) (stop func()) {
 	return func() { close(stopped) }
 }
 
-// open begins to serve a run.
+// open starts a goroutine that serves a run.
 func (s *trainingService) open(one protocol.TrainingRun) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -152,7 +152,7 @@ func (s *trainingService) open(one protocol.TrainingRun) {
 	})
 }
 
-// stopIdle stops an attempt that serves training runs, unless it has operations.
+// stopIdle stops an attempt that serves training runs, unless it has operations in progress.
 func stopIdle(t *attempt) {
 	t.mu.Lock()
 	s := t.service
@@ -161,12 +161,12 @@ func stopIdle(t *attempt) {
 		return
 	}
 	if !s.busy() {
-		t.log.Info("stopping the training service, because nobody uses it")
+		t.log.Info("stopping the training service, because it is idle")
 		t.stop(errIdle)
 	}
 }
 
-// busy reports whether there are operations whose results are not acknowledged.
+// busy reports whether there are operations in progress: their results are not acknowledged.
 func (s *trainingService) busy() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,7 +184,7 @@ func (s *trainingService) saves() bool {
 	return s.life.Err() == nil && !isDeviceFailure(context.Cause(s.work))
 }
 
-// share says for whom the pool computes.
+// share returns the account for which the pool computes.
 func (s *trainingService) share() engines.TrainShare {
 	return engines.TrainShare{Account: s.assignment.Job.Account()}
 }
@@ -241,15 +241,15 @@ func (s *signal) fire() {
 }
 
 const (
-	minCallPause = 50 * time.Millisecond // pause before a request is sent again; it doubles up to maxCallPause
+	minCallPause = 50 * time.Millisecond // first backoff between retries; it doubles up to maxCallPause
 	maxCallPause = 2 * time.Second
 	callTimeout  = protocol.TrainingHold + heartbeatTimeout // how long to wait for a reply
 )
 
-// call sends a request to the coordinator until it replies, at once after a new connection. outcome
-// returns the outcome and the message of the decoded reply. The outcome Stale stops the attempt. call
-// returns an error if the coordinator refuses the request, the run or the attempt is over, or ctx is
-// done.
+// call sends a request to the coordinator and retries it until there is a reply; after a
+// reconnection, it retries at once. outcome returns the outcome and the message of the decoded
+// reply. The outcome Stale stops the attempt. call returns an error if the coordinator refuses the
+// request, the run has ended, the attempt is stale, or ctx is done.
 func (s *trainingService) call(ctx context.Context, message string, request, reply any,
 	outcome func() (string, string)) error {
 	for pause := minCallPause; ; pause = min(2*pause, maxCallPause) {
@@ -267,7 +267,7 @@ func (s *trainingService) call(ctx context.Context, message string, request, rep
 		case err == nil:
 			switch outcome, message := outcome(); outcome {
 			case protocol.RetryLater:
-				s.log.Debug("the control plane cannot process the request yet: trying again", "message", message)
+				s.log.Debug("the coordinator cannot process the request yet: retrying", "message", message)
 			case protocol.Stale:
 				s.log.Info("the attempt is no longer assigned to this node: stopping it", "message", message)
 				s.stop(errUnwanted)

@@ -15,12 +15,12 @@ import (
 	"anneal/workers/protocol"
 )
 
-// errRunEnded is the reason for which a run is closed that was unloaded or deleted, or is corrupted.
+// errRunEnded is the reason why a run is closed: it was unloaded, deleted or corrupted.
 var errRunEnded = errors.New("the training run has ended")
 
-// A trainingRun serves one run: one goroutine pulls its operations, one executes them in the order of
-// their sequence numbers, one sends the results in the same order, and one stores a recovery
-// checkpoint now and then.
+// A trainingRun serves one run: one goroutine pulls its operations, one executes them in the order
+// of their sequence numbers, one sends the results in the same order, and one stores each recovery
+// checkpoint.
 type trainingRun struct {
 	service  *trainingService
 	assigned protocol.TrainingRun
@@ -46,11 +46,11 @@ type trainingRun struct {
 	acks    signal
 }
 
-// A runResult is a result to send. Operations that already have a result have none to send.
+// A runResult is the result of an executed operation.
 type runResult struct {
 	protocol.TrainingResult
-	dir  string // directory of the checkpoint to upload before; "" for none
-	send bool
+	dir  string // directory of a checkpoint that is uploaded before the result is sent; "" for none
+	send bool   // false for a replayed operation, which has a result already
 }
 
 func newTrainingRun(s *trainingService, assigned protocol.TrainingRun) *trainingRun {
@@ -83,8 +83,8 @@ func (r *trainingRun) serve() {
 	}
 }
 
-// open creates the run, or restores it from its recovery checkpoint, and reports that it is open. While
-// the pool has no memory for the run, it waits until another run has ended.
+// open creates the run, or restores it from its recovery checkpoint, and reports that it is open.
+// While the pool has no memory for the run, it waits until another run has ended.
 func (r *trainingRun) open() bool {
 	for waited := false; ; waited = true {
 		ended := r.service.ended.next()
@@ -155,7 +155,7 @@ func (r *trainingRun) create() (engines.TrainRun, error) {
 	return r.service.pool.CreateRun(r.ctx, config)
 }
 
-// pull requests the operations of the run, one after another.
+// pull pulls the operations of the run from the coordinator, one after another.
 func (r *trainingRun) pull() {
 	s := r.service
 	for after := r.assigned.Seq; ; {
@@ -192,7 +192,7 @@ func (r *trainingRun) pull() {
 	}
 }
 
-// complete requests the rest of an operation that is too long for one message.
+// complete requests the remaining parts of an operation that is too long for one message.
 func (s *trainingService) complete(ctx context.Context, o protocol.TrainingOperation, samples bool) (
 	protocol.TrainingOperation, error,
 ) {
@@ -254,14 +254,14 @@ func (r *trainingRun) do(o protocol.TrainingOperation) bool {
 	errors.As(err, &failure)
 	switch {
 	case err != nil && r.ctx.Err() != nil, failure != nil && failure.Code == domain.Unavailable:
-		// The operation was not executed: the next attempt executes it.
+		// The next attempt executes the operation.
 		if r.ctx.Err() == nil {
 			r.service.stop(fmt.Errorf("training run %s: %w", r.assigned.ID, err))
 		}
 		<-r.ctx.Done()
 		return true
 	case err != nil && o.Done && (failure == nil || failure.Reason != engines.TrainingDiverged):
-		r.diverge(o.Seq, err)
+		r.failReplay(o.Seq, err)
 		return false
 	case err != nil:
 		result.Error = r.service.errorOf(err)
@@ -269,7 +269,7 @@ func (r *trainingRun) do(o protocol.TrainingOperation) bool {
 	r.seq = o.Seq
 	r.enqueue(result)
 	if operation.Load != nil {
-		r.saveAt = time.Now() // because the checkpoint can be deleted
+		r.saveAt = time.Now() // a replay needs the loaded checkpoint, which can be deleted
 	}
 	if failure != nil && failure.Reason == engines.EnginePanicked {
 		r.reopens = true
@@ -280,10 +280,11 @@ func (r *trainingRun) do(o protocol.TrainingOperation) bool {
 	return true
 }
 
-// diverge ends the run, because an operation that an earlier attempt executed now fails, so that the run
-// cannot continue bit-exactly. If another attempt could succeed, it stops the attempt.
-func (r *trainingRun) diverge(seq int64, err error) {
-	text := fmt.Sprintf("operation %d failed when it was executed again after a restart: %v", seq, err)
+// failReplay handles a failure of a replayed operation that an earlier attempt did not have: the
+// run cannot continue bit-exactly. It makes the run CORRUPTED, or stops the attempt if another one
+// could succeed.
+func (r *trainingRun) failReplay(seq int64, err error) {
+	text := fmt.Sprintf("operation %d failed when it was replayed after a restart: %v", seq, err)
 	var failure *domain.Error
 	if errors.As(err, &failure) && failure.Reason != engines.TrainKernelDiffers {
 		switch failure.Code {
@@ -338,7 +339,7 @@ func (r *trainingRun) apply(o engines.TrainOperation, files *protocol.FileSet, r
 	return err
 }
 
-// load replaces the run by that in a checkpoint. If that fails, the run is as it was created.
+// load replaces the run by that in a checkpoint. If that fails, it creates the run again.
 func (r *trainingRun) load(load *engines.TrainLoad, files *protocol.FileSet) error {
 	if files == nil {
 		return domain.Errorf(domain.NotFound, "the checkpoint does not exist: it was deleted or has expired")

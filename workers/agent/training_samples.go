@@ -16,8 +16,8 @@ import (
 
 const (
 	maxSamples  = 1024 // maximum number of sampling operations that are executed concurrently
-	maxSamplers = 16   // maximum number of samplers that are open without use
-	maxKept     = 32   // maximum number of adapters that are kept on the disk for sampling
+	maxSamplers = 16   // number of open samplers above which unused ones are closed
+	maxKept     = 32   // maximum number of exported adapters that are kept on the disk for sampling
 )
 
 // serveSamples executes the operations of sampling sessions until the attempt is stopped.
@@ -27,7 +27,7 @@ func (s *trainingService) serveSamples() {
 	free := make(chan struct{}, maxSamples)
 	for s.work.Err() == nil {
 		select {
-		case free <- struct{}{}: // wait until there is space for another sample
+		case free <- struct{}{}: // wait for a free slot
 			<-free
 		case <-s.work.Done():
 			return
@@ -134,7 +134,7 @@ func (s *trainingService) draw(o protocol.TrainingOperation) ([]byte, error) {
 	return engines.TrainOperationResult{Samples: &samples}.Encode()
 }
 
-// samplers has the open samplers of a training service, by the weights of their requests.
+// samplers caches the open samplers of a training service, by the weights of their requests.
 type samplers struct {
 	service *trainingService
 	mu      sync.Mutex
@@ -157,8 +157,8 @@ func newSamplers(s *trainingService) *samplers {
 	return &samplers{service: s, open: map[string]*sampler{}, kept: map[string]string{}}
 }
 
-// keep keeps the adapter in dir for samplers with the weights, instead of downloading it. It returns
-// false if it does not keep it.
+// keep makes samplers with the weights use the adapter in dir instead of downloading it. It returns
+// false if it does not keep dir.
 func (x *samplers) keep(weights, dir string) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -20,8 +20,8 @@ func (r *trainingRun) checkpointID(kind string, seq int64) string {
 	return fmt.Sprintf("%d-%d-%s", r.service.assignment.Attempt, seq, kind)
 }
 
-// save writes a checkpoint that an operation requests to the local disk. The goroutine of send uploads
-// it before it sends the result.
+// save writes a checkpoint that an operation requests to the local disk. The method send uploads it
+// before it sends the result.
 func (r *trainingRun) save(kind string, save engines.TrainSave, result *runResult) error {
 	dir, err := r.write(kind)
 	if err != nil {
@@ -56,8 +56,7 @@ func (r *trainingRun) write(kind string) (dir string, err error) {
 }
 
 // checkpoint stores a recovery checkpoint in the background, if operations were executed since the
-// newest one. While one is being stored, it does nothing, unless the checkpoint is the last one: then
-// it waits.
+// newest one. While another one is being stored, it returns at once, or, if last is true, waits.
 func (r *trainingRun) checkpoint(last bool) {
 	r.saveAt = time.Now().Add(r.service.agent.options.RecoveryInterval)
 	select {
@@ -104,8 +103,8 @@ func (r *trainingRun) checkpoint(last bool) {
 	})
 }
 
-// store uploads a recovery checkpoint. When the results of all its operations are acknowledged, it
-// reports the checkpoint, after which the coordinator deletes the operations.
+// store uploads a recovery checkpoint. It reports the checkpoint when the results of all operations
+// in it are acknowledged, because the coordinator then deletes these operations.
 func (r *trainingRun) store(seq int64, saved protocol.SavedTraining, dir string) error {
 	s := r.service
 	if _, err := s.upload(s.life, r.assigned.ID, &saved, dir); err != nil {
@@ -131,8 +130,8 @@ func (r *trainingRun) store(seq int64, saved protocol.SavedTraining, dir string)
 		func() (string, string) { return reply.Outcome, reply.Message })
 }
 
-// upload uploads the files of a checkpoint, records them in saved, and returns the prefix of their keys
-// in the store.
+// upload uploads the files of a checkpoint, records them in saved, and returns the prefix of their
+// keys in the store.
 func (s *trainingService) upload(ctx context.Context, run string, saved *protocol.SavedTraining, dir string) (
 	prefix string, err error,
 ) {
@@ -142,7 +141,7 @@ func (s *trainingService) upload(ctx context.Context, run string, saved *protoco
 	return reply.prefix, err
 }
 
-// enqueue passes a result to send.
+// enqueue passes a result to the goroutine that sends results.
 func (r *trainingRun) enqueue(result runResult) {
 	result.Version, result.TrainingAttempt, result.Lane = protocol.Version, r.service.id(), r.assigned.ID
 	select {
@@ -169,7 +168,8 @@ func (r *trainingRun) send() {
 	}
 }
 
-// deliver sends one result until the coordinator has it.
+// deliver uploads the checkpoint of a result, if it has one, and sends the result until the
+// coordinator has acknowledged it.
 func (r *trainingRun) deliver(result *runResult) {
 	s := r.service
 	if result.dir != "" {
@@ -197,7 +197,8 @@ func (r *trainingRun) deliver(result *runResult) {
 	}
 }
 
-// sendResult sends a result until the coordinator has it. A long one is uploaded before.
+// sendResult sends a result until the coordinator has acknowledged it. It uploads a long result
+// first.
 func (s *trainingService) sendResult(result *protocol.TrainingResult) error {
 	if len(result.Body) > protocol.MaxTrainingInline {
 		if err := s.uploadResult(result); err != nil {

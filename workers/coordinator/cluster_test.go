@@ -380,8 +380,8 @@ func recordFirst(first *int) engines.Engine {
 const childNode, childURL, childDir, childHang = "ANNEAL_TEST_NODE", "ANNEAL_TEST_URL", "ANNEAL_TEST_DIR",
 	"ANNEAL_TEST_HANG"
 
-// hangNever as the step of a child stands for the embedded engine, which stores a recovery checkpoint of
-// a training run every childRecovery.
+// hangNever as the step of a child stands for the embedded engine, which stores a recovery
+// checkpoint of a training run every childRecovery.
 const (
 	hangNever     = -1
 	childRecovery = 100 * time.Millisecond

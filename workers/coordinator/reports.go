@@ -224,8 +224,8 @@ func isSHA256(text string) bool {
 	return err == nil && len(sum) == sha256.Size && strings.ToLower(text) == text
 }
 
-// uploadURLs returns signed URLs for uploading files, and for protocol.ForTraining, where the files will
-// be stored.
+// uploadURLs returns signed URLs for uploading files, and for protocol.ForTraining, where the files
+// will be stored.
 func (r *reports) uploadURLs(
 	ctx context.Context, node string, request protocol.SignRequest,
 ) (urls map[string]string, prefix string, err error) {

@@ -18,11 +18,12 @@ import (
 	"anneal/workers/protocol"
 )
 
-// A training answers the messages of attempts that serve training runs. It sends the operations in the
-// journal to the attempts and stores their results in it.
+// A training replies to the requests of attempts that serve training runs. It sends the operations
+// in the journal to the attempts, and stores their results in the journal.
 //
-// A message is refused unless it is from the current attempt of the job. So an attempt that was lost
-// but still runs neither gets operations nor stores results.
+// A request gets the outcome Stale unless it is from the current attempt of the job: an attempt
+// that was declared lost but still runs is fenced off, and neither gets operations nor stores
+// results.
 type training struct {
 	recorder
 	requests *requests // replies to results and checkpoints
@@ -36,7 +37,7 @@ type training struct {
 }
 
 const (
-	maxPolls      = 8192 // maximum number of long polls of agents that are held
+	maxPolls      = 8192 // maximum number of long polls in progress
 	maxSampleSize = protocol.MaxMessage * 3 / 4
 )
 
@@ -47,7 +48,7 @@ func newTraining(o Options, r recorder, c *Coordinator, progress *serviceProgres
 		progress: progress, logger: o.Logger}
 }
 
-// handlers returns the handlers of the messages by subject.
+// handlers returns the handlers of the requests, by the last part of their subject.
 func (t *training) handlers() map[string]handler {
 	return map[string]handler{
 		protocol.TrainingRuns:        serveTraining(t, t.polls, protocol.TrainingHold, t.runs),
@@ -59,7 +60,7 @@ func (t *training) handlers() map[string]handler {
 	}
 }
 
-// subscribe subscribes to the messages.
+// subscribe subscribes to the requests of all nodes.
 func (t *training) subscribe(ctx context.Context) (all []*nats.Subscription, err error) {
 	for message, handle := range t.handlers() {
 		via := t.requests
@@ -76,8 +77,8 @@ func (t *training) subscribe(ctx context.Context) (all []*nats.Subscription, err
 	return all, nil
 }
 
-// serveTraining returns a handler that decodes a message, calls handle with at most the given time, and
-// sends the reply.
+// serveTraining returns a handler that decodes a request, calls handle with a timeout, and sends
+// the reply.
 func serveTraining[Q, R any](t *training, via *requests, within time.Duration,
 	handle func(ctx context.Context, node string, request Q) (R, error)) handler {
 	return func(ctx context.Context, node string, m *nats.Msg) {
@@ -104,7 +105,7 @@ func serveTraining[Q, R any](t *training, via *requests, within time.Duration,
 	}
 }
 
-// withOutcome returns a reply with its version and outcome.
+// withOutcome sets the version, the outcome and the message of a reply.
 func withOutcome(reply any, outcome, message string) any {
 	switch r := reply.(type) {
 	case protocol.TrainingRunsReply:
@@ -122,7 +123,8 @@ func withOutcome(reply any, outcome, message string) any {
 
 var errRunEnded = errors.New("the training run was unloaded or deleted, or is corrupted")
 
-// attempt returns the job of an attempt, if the attempt is the current one and runs on the node.
+// attempt returns the job of an attempt. It returns errStale unless the attempt is the current one,
+// runs on the node and serves training runs.
 func (t *training) attempt(ctx context.Context, node string, a protocol.TrainingAttempt) (
 	*projections.View, job, error,
 ) {
@@ -155,7 +157,7 @@ func laneOf(j job, id string, samples bool) operations.Lane {
 
 var laneID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,255}$`)
 
-// checkLaneID returns an error unless an ID in a message can be that of a run or a sampling session.
+// checkLaneID returns an error unless id has the form of the ID of a run or a sampling session.
 func checkLaneID(id string) error {
 	if !laneID.MatchString(id) {
 		return domain.Errorf(domain.InvalidArgument, "%.64q is not the ID of a training run or a sampling session", id)
@@ -163,7 +165,7 @@ func checkLaneID(id string) error {
 	return nil
 }
 
-// runs waits until there are runs that the attempt should begin or end to serve.
+// runs waits until there are runs that the attempt must open or close.
 func (t *training) runs(ctx context.Context, node string, request protocol.TrainingRunsRequest) (
 	reply protocol.TrainingRunsReply, err error,
 ) {
@@ -306,8 +308,8 @@ func (t *training) pull(ctx context.Context, node string, request protocol.Train
 	return reply, nil
 }
 
-// fill sets the body of an operation, or the beginning of it, and the files that it reads. sets has the
-// file sets of other operations by prefix, to which it adds.
+// fill sets the body of an operation, or the first part of it, and the files that it reads. sets
+// caches file sets by prefix.
 func (t *training) fill(ctx context.Context, j job, one *protocol.TrainingOperation, body []byte,
 	sets map[string]*protocol.FileSet) error {
 	one.Size = int64(len(body))
@@ -337,8 +339,8 @@ func (t *training) fill(ctx context.Context, j job, one *protocol.TrainingOperat
 	return nil
 }
 
-// checkpointSet returns the file set of a checkpoint whose files have the prefix; nil if there is none,
-// or if it is of another account.
+// checkpointSet returns the file set of the checkpoint whose files have the prefix; nil if there is
+// none or it belongs to another account.
 func (t *training) checkpointSet(ctx context.Context, j job, prefix string) (*protocol.FileSet, error) {
 	if !strings.HasPrefix(prefix, blobs.JobRoot+j.Name.Account()+"/") || !strings.HasSuffix(prefix, "/") ||
 		strings.Contains(prefix, "..") {
@@ -351,7 +353,7 @@ func (t *training) checkpointSet(ctx context.Context, j job, prefix string) (*pr
 	return t.files.fileSet(ctx, prefix, files)
 }
 
-// samples waits until there are operations of sampling sessions that the attempt does not have.
+// samples waits until there are sampling operations that are not in progress in the attempt.
 func (t *training) samples(ctx context.Context, node string, request protocol.TrainingSamplesPull) (
 	reply protocol.TrainingOperations, err error,
 ) {
@@ -405,8 +407,8 @@ func (t *training) samples(ctx context.Context, node string, request protocol.Tr
 	}
 }
 
-// sampleOperation returns an operation of a sampling session; nil if it has a result meanwhile. A damaged
-// operation fails.
+// sampleOperation returns an operation of a sampling session; nil if it was deleted, or is damaged:
+// then its result is the error.
 func (t *training) sampleOperation(ctx context.Context, node string, j job, sample operations.PendingSample,
 	sets map[string]*protocol.FileSet) (*protocol.TrainingOperation, error) {
 	operation, err := t.journal.Operation(ctx, sample.Lane, sample.Seq)

@@ -50,8 +50,8 @@ func (r panickingRun) ForwardBackward(ctx context.Context, pass engines.TrainPas
 	return r.TrainRun.ForwardBackward(ctx, pass)
 }
 
-// TestEnginePanics checks that a run continues without an operation in which the engine panics, also after a
-// restart of the agent, and that another run of the attempt is not affected.
+// TestEnginePanics checks that a run continues without an operation in which the engine panics,
+// also after a restart of the agent, and that another run of the attempt is not affected.
 func TestEnginePanics(t *testing.T) {
 	s := startService(t)
 	engine := embeddedEngine()
@@ -98,8 +98,8 @@ func TestEnginePanics(t *testing.T) {
 	require.Equal(t, state, s.saveState("run", "two"))
 }
 
-// TestEngineWithoutPools checks that a job whose training service is placed on a node without training pools
-// says so.
+// TestEngineWithoutPools checks that a job whose training service is placed on a node without
+// training pools says so.
 func TestEngineWithoutPools(t *testing.T) {
 	s := startService(t)
 	s.agent("n1", simulated.New(simulated.Options{}))
@@ -118,8 +118,8 @@ func TestEngineWithoutPools(t *testing.T) {
 	require.Contains(t, s.job().State.Status.Message, "cannot serve training runs")
 }
 
-// TestTwoControlPlanes checks that an operation that another control plane has stored is executed at once,
-// and that its result wakes the client there.
+// TestTwoControlPlanes checks that an operation that another control plane has stored is executed
+// at once, and that its result wakes the client there.
 func TestTwoControlPlanes(t *testing.T) {
 	s := startService(t)
 	s.agent("n1", embeddedEngine())
@@ -150,7 +150,8 @@ func TestTwoControlPlanes(t *testing.T) {
 	t.Logf("%s for each operation", time.Since(began)/time.Duration(len(l)))
 }
 
-// TestTurnaround measures how long a client waits for the acknowledgement and for the result of an operation.
+// TestTurnaround measures how long a client waits for the acknowledgement and for the result of an
+// operation.
 func TestTurnaround(t *testing.T) {
 	s := startService(t)
 	s.agent("n1", embeddedEngine())

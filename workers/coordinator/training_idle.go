@@ -11,7 +11,7 @@ import (
 	"anneal/workers/protocol"
 )
 
-// idle reports whether nobody has used the training service of a job since idleAfter: no session has
+// idle reports whether the training service of a job has been idle for idleAfter: no session has
 // sent a heartbeat, and no operation was submitted or finished.
 func (a *assigner) idle(v *projections.View, j job) bool {
 	if !j.Service || a.idleAfter <= 0 || j.Life.StartTime == nil {
@@ -39,13 +39,14 @@ func (a *assigner) serviceAssignment(ctx context.Context, view *projections.View
 	return assignment, err
 }
 
-// stopService makes a job IDLE whose attempt has stopped, because nobody uses its training service.
+// stopService makes a job IDLE whose attempt has stopped because the training service is idle.
 func (r *reports) stopService(ctx context.Context, node string, j job, attempt int) error {
 	return r.do(ctx, node, domain.Intend(domain.TrainerJobs, j.Name,
 		domain.Command[domain.TrainerJob](domain.StopService{Attempt: attempt})).Of(j.Event))
 }
 
-// A serviceProgress has the attempts that have stored results of operations since this process started.
+// A serviceProgress records which attempts have stored results of operations since this process
+// started.
 type serviceProgress struct {
 	mu       sync.Mutex
 	attempts map[string]int // by ID of the event that created the job: number of the attempt
@@ -57,9 +58,9 @@ func (p *serviceProgress) record(j job) {
 	p.attempts[j.Event] = j.Life.Attempt
 }
 
-// made reports whether the current attempt of a job has made progress. If it is lost, that does not
-// count as a failure of the job: otherwise a service that runs for weeks would fail after some restarts.
-// An operation that crashes the agent each time still fails the job.
+// made reports whether the current attempt of a job has made progress. If such an attempt is lost,
+// the loss does not count as a failure of the job: otherwise a service that runs for weeks would
+// fail after some restarts. An operation that crashes the agent each time still fails the job.
 func (p *serviceProgress) made(v *projections.View, j job) bool {
 	p.mu.Lock()
 	attempt := p.attempts[j.Event]
@@ -67,7 +68,7 @@ func (p *serviceProgress) made(v *projections.View, j job) bool {
 	return attempt == j.Life.Attempt || projections.ServiceProgressed(v, j.Name, j.Life.Attempt)
 }
 
-const sweepInterval = time.Minute // time between two calls of sweepSamples
+const sweepInterval = time.Minute // interval at which sweep deletes old results
 
 // sweep deletes old results of samples from the journals of jobs until ctx is done.
 func (t *training) sweep(ctx context.Context) {

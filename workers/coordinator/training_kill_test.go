@@ -17,9 +17,9 @@ import (
 	"anneal/workers/protocol"
 )
 
-// TestKilledService kills the process of the agent at random points of two training loops, and restarts
-// the coordinator between. No operation is lost or executed twice: all results and the final states are
-// those of the loops without a service, and results do not change.
+// TestKilledService kills the process of the agent at random points of two training loops, and
+// restarts the coordinator between. No operation is lost or executed twice: all results and the
+// final states are those of the loops without a service, and results do not change.
 func TestKilledService(t *testing.T) {
 	kills := testutil.Variable(t, "ANNEAL_SERVICE_KILLS", 4)
 	random := rand.New(rand.NewPCG(7, 7))
@@ -74,8 +74,8 @@ func (s *service) requireAttempts(run string, attempts int) {
 	require.Equal(s, attempts, last)
 }
 
-// TestStaleAttempt checks that an attempt that is not the current one can neither pull operations nor store results and
-// checkpoints.
+// TestStaleAttempt checks that an attempt that is not the current one can neither pull operations
+// nor store results and checkpoints.
 func TestStaleAttempt(t *testing.T) {
 	s := startService(t)
 	old, current := s.registerNode("n1", "a"), s.registerNode("n2", "b")
@@ -123,8 +123,8 @@ func TestStaleAttempt(t *testing.T) {
 	require.Equal(t, protocol.Accepted, reply.Outcome)
 }
 
-// TestCorruptedRun checks that a run whose journal or recovery checkpoint is lost or damaged becomes
-// CORRUPTED, with the name of its last checkpoint, and that other runs continue.
+// TestCorruptedRun checks that a run whose journal or recovery checkpoint is lost or damaged
+// becomes CORRUPTED, with the name of its last checkpoint, and that other runs continue.
 func TestCorruptedRun(t *testing.T) {
 	for name, damage := range map[string]func(s *service, journal string){
 		"damaged operation": func(s *service, journal string) {
@@ -229,8 +229,8 @@ func TestLongOperation(t *testing.T) {
 	s.requireResults("run", results)
 }
 
-// TestSamplingSession checks that samples of the base model and of a saved adapter are those of a pool without
-// a service.
+// TestSamplingSession checks that samples of the base model and of a saved adapter are those of a
+// pool without a service.
 func TestSamplingSession(t *testing.T) {
 	s := startService(t)
 	s.agent("n1", embeddedEngine())
@@ -283,8 +283,8 @@ func TestSamplingSession(t *testing.T) {
 	}
 }
 
-// directSamples returns the encoded results of requests on a pool without a service. Weights are those of a run
-// after the loop.
+// directSamples returns the encoded results of requests on a pool without a service. Weights are
+// those of a run after the loop.
 func (s *service) directSamples(l loop, requests map[int64]engines.TrainSampleRequest) map[int64][]byte {
 	s.Helper()
 	ctx := s.Context()

@@ -14,16 +14,16 @@ import (
 	"anneal/projections/live"
 )
 
-// trainingSubject is the prefix of the subjects on which control planes tell one another what they have
-// stored in the journals of training runs. The ID of the sender follows. A message that is lost is not
-// sent again: the other control planes then look into the journal when a poll ends.
+// trainingSubject is the prefix of the subjects on which control planes announce what they have
+// stored in the journals of training runs. The ID of the sender follows. A lost announcement is not
+// sent again: the other control planes then find the change in the journal at the next poll.
 const trainingSubject = "training."
 
-// activityInterval is the time between two messages with the activity of training services.
+// activityInterval is the interval of the messages about the activity of training services.
 const activityInterval = 5 * time.Second
 
-// TrainingNews tells the control planes of an installation what each of them has stored in the journals
-// of training runs, and which training services are in use.
+// TrainingNews broadcasts to the other control planes of an installation what this one has stored
+// in the journals of training runs, and which training services are in use.
 type TrainingNews struct {
 	Conn    *nats.Conn // connection into the NATS account CONTROL
 	ID      string     // ID of this control plane
@@ -40,7 +40,8 @@ type trainingNews struct {
 	Active map[domain.Name]int64 `json:"active,omitempty"` // by job: milliseconds since its last use
 }
 
-// Announce tells the other control planes that this one has stored operations or results in a lane.
+// Announce announces to the other control planes that this one has stored operations or results in
+// a lane.
 func (n *TrainingNews) Announce(lane operations.Lane, seqs ...int64) {
 	n.publish(trainingNews{Lane: &lane, Seqs: seqs})
 }
@@ -51,12 +52,12 @@ func (n *TrainingNews) publish(news trainingNews) {
 		err = n.Conn.Publish(trainingSubject+n.ID, data)
 	}
 	if err != nil && n.Logger != nil {
-		n.Logger.Debug("cannot tell other control planes about a training service", "error", err)
+		n.Logger.Debug("cannot announce a change of a training service to other control planes", "error", err)
 	}
 }
 
-// Run receives the messages of other control planes, and sends the activity that this one knows, until
-// ctx is done.
+// Run applies the messages of other control planes, and publishes the activity that this one has
+// recorded, until ctx is done.
 func (n *TrainingNews) Run(ctx context.Context) error {
 	now := n.Now
 	if now == nil {

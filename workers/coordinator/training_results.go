@@ -16,8 +16,8 @@ import (
 	"anneal/workers/protocol"
 )
 
-// keepResults is how long the results of operations are kept after they were stored, so that clients
-// can request them again.
+// keepResults is the minimum time for which results of operations are kept, so that clients can
+// request them again.
 const keepResults = time.Hour
 
 // result stores the result of an operation.
@@ -75,7 +75,7 @@ func (t *training) result(ctx context.Context, node string, request protocol.Tra
 // finish stores the result of an operation, and records that the attempt makes progress.
 func (t *training) finish(ctx context.Context, j job, lane operations.Lane, seq int64, result operations.Result) error {
 	err := t.journal.Finish(ctx, lane, seq, result)
-	if domain.CodeOf(err) == domain.NotFound { // the session was deleted, or the result is no longer kept
+	if domain.CodeOf(err) == domain.NotFound { // the session was deleted, or the operation was trimmed
 		return nil
 	}
 	if err == nil {
@@ -84,7 +84,7 @@ func (t *training) finish(ctx context.Context, j job, lane operations.Lane, seq 
 	return err
 }
 
-// asDomain returns an error of a message as a domain.Error.
+// asDomain converts an error to a domain.Error.
 func asDomain(err error) *domain.Error {
 	if failure, ok := err.(*domain.Error); ok {
 		return failure
@@ -97,8 +97,8 @@ func (t *training) doRun(ctx context.Context, node string, run domain.Name,
 	return t.do(ctx, node, domain.Intend(domain.TrainingRuns, run, command))
 }
 
-// opened records that an attempt has opened a run, or why it cannot. The result of operation 0 of the
-// run says so to the client.
+// opened records that an attempt has opened a run, or that it cannot. The client gets the outcome
+// as the result of operation 0 of the run.
 func (t *training) opened(ctx context.Context, node string, row *projections.Row[domain.TrainingRun],
 	lane operations.Lane, request protocol.TrainingResult, result operations.Result) error {
 	switch {
@@ -120,8 +120,9 @@ func (t *training) opened(ctx context.Context, node string, row *projections.Row
 	return t.doRun(ctx, node, row.Name, domain.UnloadTrainingRun{})
 }
 
-// saved records the checkpoint that an operation has saved, and returns the result of the operation. If
-// the checkpoint is refused, for example because its name is taken, the result is the error.
+// saved records the checkpoint that an operation has saved, and returns the result of the
+// operation. If the checkpoint is refused, for example because its name is taken, the result
+// contains the error.
 func (t *training) saved(ctx context.Context, node string, j job, row *projections.Row[domain.TrainingRun],
 	request protocol.TrainingResult, result operations.Result) (operations.Result, error) {
 	saved := request.Saved
@@ -155,8 +156,8 @@ func (t *training) saved(ctx context.Context, node string, j job, row *projectio
 	return result, err
 }
 
-// checkpointOf returns the checkpoint that an attempt has uploaded. It returns errIncomplete if files
-// are missing.
+// checkpointOf returns the checkpoint that an attempt has uploaded. It returns errIncomplete if
+// files are missing.
 func (t *training) checkpointOf(ctx context.Context, j job, run string, attempt int, seq int64,
 	saved *protocol.SavedTraining) (checkpoint domain.TrainingCheckpoint, err error) {
 	prefix, err := checkpointPrefix(j, run, attempt, saved.Checkpoint)
@@ -199,8 +200,8 @@ func (t *training) checkpoint(ctx context.Context, node string, request protocol
 
 var checkpointID = regexp.MustCompile(`^[0-9]{1,10}-[0-9]{1,19}-[a-z]{1,16}$`)
 
-// checkpointPrefix returns the prefix of a checkpoint with the ID ATTEMPT-SEQ-KIND, so that attempts
-// never write the same files.
+// checkpointPrefix returns the prefix of a checkpoint with the ID ATTEMPT-SEQ-KIND, so that
+// attempts never write the same files.
 func checkpointPrefix(j job, run string, attempt int, id string) (string, error) {
 	own := strconv.Itoa(attempt) + "-"
 	if !domain.ValidID(run) || !checkpointID.MatchString(id) || id[:min(len(id), len(own))] != own {
@@ -210,7 +211,8 @@ func checkpointPrefix(j job, run string, attempt int, id string) (string, error)
 	return blobs.TrainingCheckpointPrefix(j.Name.Account(), j.Event, run, id), nil
 }
 
-// trainingURLs signs uploads of an attempt that serves training runs.
+// trainingURLs returns signed URLs for the uploads of an attempt that serves training runs, and for
+// a checkpoint, the prefix of its files.
 func (r *reports) trainingURLs(ctx context.Context, j job, request protocol.SignRequest) (
 	urls map[string]string, prefix string, err error,
 ) {
@@ -244,8 +246,8 @@ func (r *reports) trainingURLs(ctx context.Context, j job, request protocol.Sign
 	return urls, prefix, nil
 }
 
-// trainingResultKey returns the key under which an attempt uploads a long result, until it is stored in
-// the journal.
+// trainingResultKey returns the key under which an attempt uploads a long result before it is
+// stored in the journal.
 func trainingResultKey(j job, attempt, upload int) string {
 	return blobs.TransientPrefix(j.Name.Account(), fmt.Sprintf("training-%s-%d-%d", j.Event, attempt, upload)) +
 		protocol.TrainingResultFile
@@ -265,8 +267,8 @@ func (t *training) readResult(ctx context.Context, key string) ([]byte, error) {
 	return body, err
 }
 
-// remove deletes an uploaded result, which is in the journal now. The reconciler deletes it if that
-// fails.
+// remove deletes an uploaded result after it was stored in the journal. If that fails, the
+// reconciler deletes it.
 func (t *training) remove(ctx context.Context, key string) {
 	if err := t.blobs.Delete(ctx, key); err != nil {
 		t.logger.Debug("cannot delete an uploaded result: the reconciler deletes it", "error", err)

@@ -143,7 +143,7 @@ func (s *service) submit(run string, o engines.TrainOperation) int64 {
 	return s.next[run]
 }
 
-// wait waits for the result of an operation.
+// await waits for the result of an operation.
 func (s *service) await(lane operations.Lane, seq int64) operations.Result {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), waitTimeout)
@@ -177,8 +177,8 @@ func newLoop(seed uint64, steps int) (l loop) {
 	return l
 }
 
-// direct executes a loop on a pool without a service, and returns the encoded results and the state of
-// the run afterwards.
+// direct executes a loop on a pool without a service, and returns the encoded results and the state
+// of the run afterwards.
 func (s *service) direct(l loop) (results [][]byte, state []byte) {
 	s.Helper()
 	ctx := s.Context()
@@ -254,8 +254,8 @@ func (s *service) requireResults(run string, expected [][]byte) {
 
 func embeddedEngine() engines.Engine { return embedded.New(embedded.Options{Parallelism: 2}) }
 
-// TestServiceEqualsPool checks that two runs of a job, whose operations are interleaved, have the results
-// and the final states that they have on a pool without a service.
+// TestServiceEqualsPool checks that two runs of a job, whose operations are interleaved, have the
+// results and the final states that they have on a pool without a service.
 func TestServiceEqualsPool(t *testing.T) {
 	s := startService(t)
 	s.agent("n1", embeddedEngine())
@@ -280,8 +280,8 @@ func TestServiceEqualsPool(t *testing.T) {
 	}
 }
 
-// TestServiceContinuesOnAnotherNode checks that the runs of a job that leaves its node continue on another one
-// from the recovery checkpoints that the first one stores.
+// TestServiceContinuesOnAnotherNode checks that the runs of a job that leaves its node continue on
+// another one from the recovery checkpoints that the first one stores.
 func TestServiceContinuesOnAnotherNode(t *testing.T) {
 	s := startService(t)
 	stop := s.agent("n1", embeddedEngine())
@@ -306,7 +306,8 @@ func TestServiceContinuesOnAnotherNode(t *testing.T) {
 	require.Equal(t, 2, s.run("run").Opening.Attempt)
 }
 
-// TestStoppedService checks that an attempt that is preempted, paused or cancelled stores its runs first.
+// TestStoppedService checks that an attempt that is preempted, paused or cancelled stores its runs
+// first.
 func TestStoppedService(t *testing.T) {
 	for state, command := range map[string]domain.Command[domain.JobLife]{
 		domain.JobReQueueingState: domain.PreemptJob{Attempt: 1, Reason: "the node is drained"},
@@ -334,8 +335,8 @@ func TestStoppedService(t *testing.T) {
 	}
 }
 
-// TestLoadedCheckpoint checks that a run continues the run whose checkpoint it loads, and that a restart
-// needs the checkpoint no more once the run has a recovery checkpoint.
+// TestLoadedCheckpoint checks that a run continues the run whose checkpoint it loads, and that a
+// restart needs the checkpoint no more once the run has a recovery checkpoint.
 func TestLoadedCheckpoint(t *testing.T) {
 	s := startService(t)
 	stop := s.agent("n1", embeddedEngine())
@@ -372,8 +373,8 @@ func (s *service) reopen(idleAfter time.Duration) {
 	s.open()
 }
 
-// TestIdleService checks that a service stops without use, after it has stored its runs, and continues when
-// it is used again.
+// TestIdleService checks that a service stops without use, after it has stored its runs, and
+// continues when it is used again.
 func TestIdleService(t *testing.T) {
 	s := startService(t)
 	s.agent("n1", embeddedEngine())

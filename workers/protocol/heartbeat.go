@@ -102,8 +102,8 @@ type Assignments struct {
 	Keep     []string      `json:"keep,omitempty"` // allocation IDs of running work that stays
 	// allocation IDs of attempts in Keep that must save a checkpoint, stop and report
 	Cancel []string `json:"cancel,omitempty"`
-	// allocation IDs of attempts in Keep whose runs nobody uses: an attempt without operations saves its
-	// runs, stops and reports ReportIdle
+	// allocation IDs of attempts in Keep whose training service is idle: unless it has operations in
+	// progress, an attempt saves its runs, stops and reports ReportIdle
 	Idle  []string          `json:"idle,omitempty"`
 	Train []TrainAssignment `json:"train,omitempty"` // attempts that the agent should start
 	Serve []ServeAssignment `json:"serve,omitempty"` // replicas that the agent should start
@@ -135,7 +135,7 @@ type TrainAssignment struct {
 
 	Accelerators map[string]int `json:"accelerators,omitempty"` // number of allocated devices by accelerator type
 
-	// Serve says that the attempt serves the runs of the job instead of training: see TrainingRunsRequest
+	// Serve is set if the attempt serves training runs instead of training: see TrainingRunsRequest
 	Serve bool `json:"serve,omitempty"`
 
 	Gang *Gang `json:"gang,omitempty"` // nodes that compute the attempt together; nil for an attempt on one node

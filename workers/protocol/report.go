@@ -16,8 +16,8 @@ const (
 	ReportCompleted  = "completed"  // the training is complete, and its results were uploaded or are in the report
 	ReportFailed     = "failed"     // the attempt failed
 	ReportStopped    = "stopped"    // the attempt was canceled and has stopped; it reported its last checkpoint before
-	// the attempt served runs, was told that nobody uses them, and has stopped; it reported the last
-	// checkpoints of its runs before
+	// the attempt served training runs and has stopped, because the coordinator listed it in
+	// Assignments.Idle; it reported the last checkpoints of its runs before
 	ReportIdle = "idle"
 )
 

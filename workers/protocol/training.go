@@ -7,9 +7,9 @@ import (
 	"anneal/engines"
 )
 
-// Subjects of the messages about a training service, on which the node of an attempt sends requests to
-// the coordinator. The coordinator holds the requests for runs, operations and samples until it has
-// something to send, at most TrainingHold: they are long polls. It replies to the others at once.
+// Subjects on which the agent of an attempt that serves training runs sends requests to the
+// coordinator. Requests for runs, operations and samples are long polls: the coordinator holds them
+// until it has something to send, at most TrainingHold. It replies to the others at once.
 //
 //	agents.<node>.training.runs        TrainingRunsRequest; the reply is TrainingRunsReply
 //	agents.<node>.training.pull        TrainingPull; the reply is TrainingOperations
@@ -33,25 +33,25 @@ func TrainingSubject(node, message string) string { return "agents." + node + ".
 // TrainingHold is the maximum time for which the coordinator holds a long poll.
 const TrainingHold = 10 * time.Second
 
-// MaxTrainingInline is the maximum length in bytes of a part of an operation in a message, and of a
-// result in a message. A longer result is uploaded.
+// MaxTrainingInline is the maximum length in bytes of an operation's part or of a result in a
+// message. A longer operation is sent in several parts, and a longer result is uploaded.
 const MaxTrainingInline = 384 << 10
 
 // MaxTrainingResult is the maximum length in bytes of a result that is uploaded.
 const MaxTrainingResult = 256 << 20
 
-// A TrainingAttempt identifies the attempt that serves the runs of a job. CreateTime is the creation
-// time of the job: see TrainAssignment.
+// A TrainingAttempt identifies the attempt that serves the runs of a job. CreateTime is the
+// creation time of the job: see TrainAssignment.
 type TrainingAttempt struct {
 	Job        domain.Name `json:"job"`
 	Attempt    int         `json:"attempt"`
 	CreateTime time.Time   `json:"made"`
 }
 
-// Outcomes of requests about a training run, besides those of a ReportReply. With Stale, the attempt
-// is over.
+// Outcomes of requests about a training run, besides those of a ReportReply. With Stale, the
+// attempt is over.
 const (
-	RunEnded = "ended" // the run was unloaded or deleted, or it is corrupted: the agent closes it
+	RunEnded = "ended" // the run was unloaded, deleted or corrupted: the agent closes it
 )
 
 // A TrainingRunsRequest requests the runs of a job that the attempt does not serve yet.
@@ -61,7 +61,7 @@ type TrainingRunsRequest struct {
 	Have []string `json:"have,omitempty"` // IDs of the runs that the attempt serves
 }
 
-// A TrainingRunsReply says which runs the attempt should begin and end to serve.
+// A TrainingRunsReply lists the runs that the attempt must open, and those that it must close.
 type TrainingRunsReply struct {
 	Version int           `json:"version"`
 	Outcome string        `json:"verdict"`
@@ -70,16 +70,16 @@ type TrainingRunsReply struct {
 	Close   []string      `json:"close,omitempty"` // IDs of runs that have ended
 }
 
-// A TrainingRun is a run that an attempt should serve.
+// A TrainingRun is a run that an attempt must open.
 type TrainingRun struct {
 	ID     string                 `json:"id"`
 	Config engines.TrainRunConfig `json:"config"`
-	State  *FileSet               `json:"state,omitempty"` // recovery checkpoint; nil for a run that begins
+	State  *FileSet               `json:"state,omitempty"` // recovery checkpoint; nil for a new run
 	Seq    int64                  `json:"seq,omitempty"`   // sequence number of the last operation in State
 }
 
-// TrainingState is the name of the file with the state of a run, in checkpoints for training and for
-// recovery.
+// TrainingState is the name of the file with the state of a run, in checkpoints for training and
+// for recovery.
 const TrainingState = "state"
 
 // A TrainingPull requests the operation of a run that follows the operation with the number After.
@@ -94,7 +94,7 @@ type TrainingPull struct {
 type TrainingSamplesPull struct {
 	Version int `json:"version"`
 	TrainingAttempt
-	// Running has the sequence numbers of the operations that the attempt has, by sampling session.
+	// Running has the sequence numbers of the operations in progress, by sampling session.
 	Running map[string][]int64 `json:"running,omitempty"`
 	Max     int                `json:"max"` // maximum number of operations in the reply
 }
@@ -118,9 +118,9 @@ type TrainingOperation struct {
 	Size int64  `json:"size"`
 	// Files has the checkpoint that the operation loads, or the adapter that it samples from.
 	Files *FileSet `json:"files,omitempty"`
-	// Done says that the operation of a run has a result, because an earlier attempt executed it. It is
-	// executed again to restore the state of the run. Skip says that it failed and did not change the
-	// state, so that it is not executed again.
+	// Done is set if the operation of a run has a result, because an earlier attempt executed it. The
+	// agent replays it to restore the state of the run. Skip is set if the operation failed without
+	// changing the state, so that it is not replayed.
 	Done bool `json:"done,omitempty"`
 	Skip bool `json:"skip,omitempty"`
 }
@@ -130,7 +130,7 @@ type TrainingBodyRequest struct {
 	Version int `json:"version"`
 	TrainingAttempt
 	Lane    string `json:"lane"`
-	Samples bool   `json:"samples,omitempty"` // Lane is a sampling session
+	Samples bool   `json:"samples,omitempty"` // whether Lane is a sampling session
 	Seq     int64  `json:"seq"`
 	Offset  int64  `json:"offset"`
 }
@@ -143,17 +143,17 @@ type TrainingBody struct {
 	Part    []byte `json:"part,omitempty"`
 }
 
-// A TrainingResult is the result of an operation. The first result of an operation is stored; others
-// are ignored.
+// A TrainingResult is the result of an operation. The first result of an operation is stored;
+// others are ignored.
 type TrainingResult struct {
 	Version int `json:"version"`
 	TrainingAttempt
 	Lane    string `json:"lane"`
-	Samples bool   `json:"samples,omitempty"` // Lane is a sampling session
+	Samples bool   `json:"samples,omitempty"` // whether Lane is a sampling session
 	Seq     int64  `json:"seq"`               // 0 for opening a run, with Opened or Error
 	Body    []byte `json:"body,omitempty"`    // encoded engines.TrainOperationResult
-	// Upload is the number of the upload of the encoded result, if it is longer than MaxTrainingInline;
-	// 0 if Body has the result.
+	// Upload is the number of the upload of the encoded result, if it is longer than
+	// MaxTrainingInline; 0 if Body has the result.
 	Upload int     `json:"upload,omitempty"`
 	Error  *Error  `json:"fault,omitempty"`
 	Opened *Opened `json:"opened,omitempty"`
@@ -162,7 +162,7 @@ type TrainingResult struct {
 	Unloaded bool           `json:"unloaded,omitempty"` // the operation has unloaded the run
 }
 
-// Opened says how an attempt has opened a run.
+// Opened describes a run that an attempt has opened.
 type Opened struct {
 	BaseHash string   `json:"baseHash"`
 	Kernel   string   `json:"kernel"`

@@ -1,6 +1,6 @@
-// Package fair divides computing among accounts in proportion to weights. It is start-time fair
-// queueing (Goyal, Vin and Cheng 1996), with tokens as the measure of time, so the order of
-// computing follows from the order of requests only.
+// Package fair shares compute among accounts in proportion to their weights. It implements
+// start-time fair queueing (Goyal, Vin and Cheng 1996), with tokens as the measure of time, so the
+// order in which requests are served depends only on the order in which they arrive.
 package fair
 
 import "maps"
@@ -12,7 +12,7 @@ type Queue struct {
 	accounts map[string]*Account
 }
 
-// An Account is one of a Queue.
+// An Account is an account of a Queue.
 type Account struct {
 	time     int64 // virtual time: tokens that were computed for the account, divided by its weight
 	weight   int64
@@ -22,8 +22,8 @@ type Account struct {
 // unit is the virtual time of one token of an account with the weight 1.
 const unit = 1 << 16
 
-// Join adds a request of an account. weight 0 stands for 1; the last weight of an account is valid.
-// An account that had no requests has no claim to the time that it did not use.
+// Join adds a request of an account and sets the weight of the account; 0 stands for 1. An account
+// that had no requests gets no credit for the time during which it was idle.
 func (q *Queue) Join(name string, weight int) *Account {
 	q.advance()
 	a := q.accounts[name]
@@ -56,8 +56,8 @@ func (a *Account) Charge(tokens int) { a.time += int64(tokens) * unit / a.weight
 // comes before the other if they have the same virtual time.
 func (a *Account) Before(b *Account) bool { return a.time < b.time }
 
-// advance sets q.now to the lowest virtual time of an account with requests. If no account has any,
-// there is nobody to be fair to, and all begin again.
+// advance sets q.now to the lowest virtual time of the accounts with requests. If no account has
+// any, it sets q.now to the highest virtual time, so that all accounts start equal.
 func (q *Queue) advance() {
 	lowest, idle := int64(0), true
 	for _, a := range q.accounts {

@@ -31,7 +31,8 @@ var panicSite = regexp.MustCompile(
 // Each calls do(worker, i) for every i from 0 to n-1, on at most workers goroutines including the
 // caller's, and waits for the calls. It starts them in ascending order: a goroutine that has
 // finished a call makes the next one. If a call panics, Each makes no further calls, and panics on
-// the caller's goroutine: nobody can recover a panic on another one, and it would end the process.
+// the caller's goroutine, where the caller can recover; a panic on another one would end the
+// process.
 func Each(n, workers int, do func(worker, i int)) {
 	if workers = min(workers, n); workers <= 1 {
 		for i := range n {

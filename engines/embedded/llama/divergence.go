@@ -22,8 +22,8 @@ func Divergence(p *Pass, q kernel.Matrix) float64 {
 	return sum
 }
 
-// smallest is the smallest probability that Divergence computes with: float32 rounds smaller ones
-// to 0, whose logarithm is not finite.
+// smallest is the lower bound of the probabilities whose logarithm Divergence computes: float32
+// rounds smaller ones to 0, whose logarithm is not finite.
 const smallest = math.SmallestNonzeroFloat32
 
 // BackwardDivergence adds the gradient of factor·Divergence(p, q) to g. The derivative of KL(q ‖ p)

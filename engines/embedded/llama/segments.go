@@ -37,8 +37,8 @@ func NewOrder(c *Config) *Order {
 	return o
 }
 
-// begin waits for a turn. It returns false if nothing must be added: the segment was added before,
-// or the gradient has failed. Otherwise the caller must call done.
+// begin waits for a turn. It returns false if there is nothing to add: the segment was added
+// before, or the gradient has failed. Otherwise the caller must call done.
 func (o *Order) begin(layer, input, turn int) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -62,7 +62,7 @@ func (o *Order) done(layer, input int) {
 	o.cond.Broadcast()
 }
 
-// Fail gives the gradient up: passes add nothing to it any more, and none waits for its turn.
+// Fail abandons the gradient: passes no longer add to it, and no longer wait for their turns.
 func (o *Order) Fail() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -70,8 +70,8 @@ func (o *Order) Fail() {
 	o.cond.Broadcast()
 }
 
-// Partial reports whether the segment of a turn, whose pass has panicked, was adding to the
-// gradient, which is damaged then.
+// Partial reports whether the pass of a turn panicked while it was adding to the gradient. The
+// gradient is then damaged.
 func (o *Order) Partial(turn int) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -17,30 +17,30 @@ import (
 )
 
 // Samples generates samples for training (engines.TrainSampler) from the model of a llama.Net,
-// whose weights it shares. Calls wait without a limit of their number: a request is created for a
-// sample when the scheduler has a slot for it, so waiting calls need little memory.
+// whose weights it shares. Any number of calls can wait: the request of a sample is created when
+// the scheduler has a free slot, so waiting calls need little memory.
 type Samples struct {
 	model     *model
 	tokenizer *tokenizer.Tokenizer // nil if the model has none
 
 	mu    sync.Mutex
 	queue fair.Queue
-	calls []*sampleCall // calls with samples that have not begun, in order of arrival
-	ids   int           // number of adapters that were loaded
+	calls []*sampleCall // calls with samples that have not started, in order of arrival
+	ids   int           // ID of the newest adapter
 
 	// scratch memory that only the scheduler's goroutine uses
 	probs, exps []float32
 	candidates  []candidate
 }
 
-// SampleWeights are an adapter that Samples have loaded.
+// SampleWeights is an adapter that was loaded with Samples.Load.
 type SampleWeights struct{ addon *addon }
 
 // Bytes returns the memory of the adapter in bytes.
 func (w *SampleWeights) Bytes() int64 { return w.addon.adapter.Bytes() }
 
-// NewSamples starts a scheduler for samples. hash is that of the base model in net. tokens is nil
-// if there is no tokenizer: then texts cannot stop a sample.
+// NewSamples starts a scheduler for samples. hash is that of the base model in net. If tokens is
+// nil, because the model has no tokenizer, requests cannot have stop texts.
 func NewSamples(
 	net *llama.Net, hash string, tokens *tokenizer.Tokenizer, stopTokens []int, options Options,
 ) *Samples {
@@ -72,7 +72,7 @@ func (s *Samples) Load(dir string) (*SampleWeights, error) {
 	return &SampleWeights{&addon{id: strconv.Itoa(s.ids), adapter: adapter.Pack(&s.model.config)}}, nil
 }
 
-// Close ends the scheduler. Calls in progress fail with Unavailable.
+// Close stops the scheduler. Calls in progress fail with Unavailable.
 func (s *Samples) Close() error { return s.model.Close() }
 
 // A sampleCall is a call of Sample in progress. Samples.mu guards the fields from account on,
@@ -85,7 +85,7 @@ type sampleCall struct {
 
 	account *fair.Account
 	prompt  []int
-	next    int // number of samples that have begun
+	next    int // number of samples that have started
 	pending int // number of samples that have not ended
 	result  engines.TrainSamples
 	err     error
@@ -108,7 +108,7 @@ func (s *Samples) Sample(
 	}
 	var cancel context.CancelFunc
 	c.ctx, cancel = context.WithCancel(ctx)
-	defer cancel() // after an error, the other samples of the call end
+	defer cancel() // after an error, cancels the other samples of the call
 	s.add(c)
 	defer s.remove(c)
 	select {
@@ -191,7 +191,7 @@ func (s *Samples) remove(c *sampleCall) {
 
 // enqueue adds the request of the next sample to the waiting requests of the model, whose mutex is
 // locked. It returns false if there is none. s may be nil. The calls of an account are served one
-// after the other, so that few calls are in progress, and need memory for their samples, at a time.
+// after another, so that few calls at a time are in progress and need memory for their samples.
 func (s *Samples) enqueue(m *model) bool {
 	if s == nil {
 		return false
@@ -242,8 +242,8 @@ func (s *Samples) newRequest(c *sampleCall, i int) *request {
 	return r
 }
 
-// mix scatters the bits of x: similar seeds of a generator give similar first numbers. It is the
-// last step of MurmurHash3, and mix(0) is 0.
+// mix mixes the bits of x, because a generator with similar seeds gives similar first numbers. It
+// is the finalizer of MurmurHash3, and mix(0) is 0.
 func mix(x uint64) uint64 {
 	x = (x ^ x>>33) * 0xff51afd7ed558ccd
 	x = (x ^ x>>33) * 0xc4ceb9fe1a85ec53
@@ -255,7 +255,7 @@ type sample struct {
 	samples *Samples
 	call    *sampleCall
 	index   int
-	scored  bool // it computes the log-probabilities of the prompt
+	scored  bool // whether it computes the log-probabilities of the prompt
 	ended   bool
 	text    *stopTexts // nil if no text can stop the sample
 
@@ -324,7 +324,7 @@ func (s *Samples) logSumExp(logits []float32) float64 {
 // drawSample samples the next token of a request that has a sample.
 func (s *scheduler) drawSample(r *request, logits []float32) {
 	t, all := r.sample, r.sample.samples
-	r.sampler.probs, r.sampler.candidates = all.probs, all.candidates // one request uses them at a time
+	r.sampler.probs, r.sampler.candidates = all.probs, all.candidates // only one request uses them at a time
 	token, p, err := r.sampler.next(logits)
 	all.probs, all.candidates = r.sampler.probs, r.sampler.candidates
 	r.sampler.probs, r.sampler.candidates = nil, nil
@@ -335,7 +335,7 @@ func (s *scheduler) drawSample(r *request, logits []float32) {
 	r.generated++
 	r.last = token
 	logprob := logarithm(p)
-	if r.sampler.unfiltered() { // the value of training, without the rounding errors of p
+	if r.sampler.unfiltered() { // the same value as in training, without the rounding error of p
 		logprob = float64(logits[token]) - all.logSumExp(logits)
 	}
 	t.sequence.Tokens = append(t.sequence.Tokens, int32(token))

@@ -133,8 +133,8 @@ func (s *scheduler) finish(t batchItem, logits, hidden kernel.Matrix) {
 }
 
 // stop closes the model if the scheduler itself has panicked, so that calls do not wait for it. It
-// does so only for samples: the process with the training pool has the state of runs, while a
-// process that serves deployments had better end and start again.
+// recovers only from panics of a scheduler for samples, because its process has the state of
+// training runs. A process that serves deployments crashes and is restarted.
 func (s *scheduler) stop() {
 	m := s.model
 	if m.samples == nil {

@@ -211,7 +211,7 @@ type model struct {
 	options     Options
 	pooling     pooling
 	grammars    grammarCache
-	samples     *Samples // source of requests besides waiting; nil if there is none
+	samples     *Samples // source of requests besides waiting; nil for none
 
 	mu       sync.Mutex
 	waiting  []*request

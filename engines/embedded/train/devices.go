@@ -6,12 +6,14 @@ import (
 	"sync"
 )
 
-// Devices are devices, such as CPU cores, that the phases of reinforcement trainings share: while one
-// training generates responses, another one takes steps. The zero value has no devices.
+// Devices is a pool of devices, such as CPU cores, that the phases of reinforcement trainings
+// share: while one training generates responses, another one takes steps. The zero value has no
+// devices.
 //
-// Phases get devices in the order in which they came, but a training that has no devices is before
-// those that have some for another phase. So a training that has added as many devices as a phase
-// needs waits at most until one of two phases ends that another training runs at the same time.
+// Phases get devices in FIFO order, except that trainings that hold no devices have priority over
+// those that hold some for another phase. So a training that has added as many devices as a phase
+// needs waits only while another training runs two phases at the same time, and at most until one
+// of them ends.
 type Devices struct {
 	mu    sync.Mutex
 	free  int             // number of free devices; negative while devices that were removed are in use
@@ -22,10 +24,11 @@ type Devices struct {
 // An admission is a phase of a training that waits for devices.
 type admission struct {
 	owner   *phases
-	granted chan struct{} // closed when the phase has its devices
+	granted chan struct{} // closed when the devices are granted
 }
 
-// Add adds n devices, or removes −n. Devices in use are removed when they are released.
+// Add adds n devices; a negative n removes devices. Devices in use are removed when they are
+// released.
 func (d *Devices) Add(n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -47,7 +50,7 @@ func (d *Devices) grant() {
 	}
 }
 
-// take gives n devices to a training, or takes −n from it.
+// take allocates n devices to a training; a negative n releases devices.
 func (d *Devices) take(owner *phases, n int) {
 	if d.held == nil {
 		d.held = map[*phases]int{}
@@ -89,7 +92,7 @@ func (d *Devices) acquire(ctx context.Context, owner *phases) (release func(), e
 	return nil, context.Cause(ctx)
 }
 
-// phases are the devices on which a training generates and trains. Nil phases wait for nothing.
+// phases has the devices on which a training generates and trains. With nil phases, nothing waits.
 type phases struct {
 	devices [phaseCount]*Devices // devices of each phase; phases can have the same
 	cores   int                  // number of devices that each phase uses
@@ -101,7 +104,7 @@ type phase int
 
 const (
 	phaseGenerate phase = iota // the model generates responses
-	phaseLogProbs              // log-probabilities of the responses are computed, on devices that train
+	phaseLogProbs              // the log-probabilities of the responses are computed
 	phaseTrain
 	phaseCount
 )
@@ -118,8 +121,8 @@ func (p *phases) enter(ctx context.Context, which phase) (leave func(), err erro
 	return leave, err
 }
 
-// shareCores sets the devices of the job's phases: its own cores, and those that other trainings have
-// added to shared, unless it is nil. The caller must call done after the last phase.
+// shareCores sets the devices of the job's phases: its own cores, and those that other trainings
+// have added to shared, unless it is nil. The caller must call done after the last phase.
 func (j *job) shareCores(shared *Devices) (done func()) {
 	if !stale(j.settings) || j.phases != nil {
 		return func() {}
@@ -133,7 +136,8 @@ func (j *job) shareCores(shared *Devices) (done func()) {
 	return func() { shared.Add(-cores) }
 }
 
-// A turn holds the devices of a phase while at least one of several concurrent calls needs them.
+// A turn holds the devices of a phase while at least one of several concurrent calls is in
+// progress.
 type turn struct {
 	phases *phases
 	phase  phase

@@ -33,14 +33,13 @@ func (o grpo) loss(s *Sample, logp, grads []float32, metrics means) float64 {
 	return loss
 }
 
-// A clipping limits the ratio ρ = π/π_old between the probabilities of the current policy and of the
-// policy that generated the responses, which is the importance weight of a response.
+// A clipping limits the ratio ρ = π/π_old between the probabilities of the current policy and of
+// the policy that generated the responses, which is the importance weight of a response.
 type clipping struct {
 	low, high float64 // ratios beyond these limits, in the direction of the advantage, give no gradient
-	// truncate is the ratio above which the importance weight of a response with a negative advantage
-	// no longer grows, which low and high do not limit; 0 if there is no such ratio. The weight is then
-	// a constant factor of the gradient of the log-probability (Espeholt et al. 2018, "IMPALA",
-	// section 4.1).
+	// truncate is the maximum importance weight of a response with a negative advantage, which low and
+	// high do not limit; 0 for no maximum. A truncated weight is a constant factor of the gradient of
+	// the log-probability (Espeholt et al. 2018, "IMPALA", section 4.1).
 	truncate float64
 }
 
@@ -52,9 +51,9 @@ func (c clipping) tokenTerm(shift, advantage float64, metrics means) (loss, grad
 	return loss, grad
 }
 
-// term returns −min(ρ·A, clip(ρ, low, high)·A), where ρ = exp(shift), and its derivative with respect
-// to shift (Schulman et al. 2017, "Proximal Policy Optimization Algorithms", equation 7). It adds its
-// metrics to metrics.
+// term returns −min(ρ·A, clip(ρ, low, high)·A), where ρ = exp(shift), and its derivative with
+// respect to shift (Schulman et al. 2017, "Proximal Policy Optimization Algorithms", equation 7).
+// It adds its metrics to metrics.
 func (c clipping) term(shift, advantage float64, metrics means) (loss, grad float64) {
 	ratio := ratioOf(shift)
 	clipped := advantage >= 0 && ratio > c.high || advantage < 0 && ratio < c.low

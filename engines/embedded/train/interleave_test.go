@@ -77,8 +77,8 @@ func (m *slowModel) Complete(
 }
 
 // TestTwoTrainingsInterleave simulates trainings on one device that generates and one device that
-// trains. Two trainings at the same time must take at most 0.6 of the time of one after the other, as
-// they are by default, and compute the same as alone.
+// trains. Two trainings at the same time must take at most 0.6 of the time of one after the other,
+// as they are by default, and compute the same as alone.
 func TestTwoTrainingsInterleave(t *testing.T) {
 	base := smallBase(t, 1)
 	constant := func(d time.Duration) func(int) time.Duration { return func(int) time.Duration { return d } }
@@ -132,8 +132,8 @@ func TestTwoTrainingsInterleave(t *testing.T) {
 	}
 }
 
-// TestScoringLeavesTheCore simulates a training on one core for both phases, whose evaluator is slow:
-// up to maxStaleness chunks are scored at the same time.
+// TestScoringLeavesTheCore simulates a training on one core for both phases, whose evaluator is
+// slow: up to maxStaleness chunks are scored at the same time.
 func TestScoringLeavesTheCore(t *testing.T) {
 	base := smallBase(t, 1)
 	second := func(int) time.Duration { return time.Second }

@@ -80,8 +80,8 @@ func orNew[T any](given *T) *T {
 	return made
 }
 
-// objectiveOf returns the objective of a loss with defaults; likelihood if loss is nil. stale reports
-// whether responses of earlier policies are trained on.
+// objectiveOf returns the objective of a loss with defaults; likelihood if loss is nil. stale
+// reports whether responses of earlier policies are trained on.
 func objectiveOf(loss *domain.LossConfig, stale bool) objective {
 	if loss == nil {
 		return likelihood{}

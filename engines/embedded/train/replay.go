@@ -13,33 +13,33 @@ import (
 	"anneal/engines/embedded/serve"
 )
 
-// Self-replay keeps what a model knows while it learns the rows of a dataset. The initial model
-// answers prompts that nobody wrote, and each step also minimizes the divergence of the trained
-// model from the initial one on these answers. Only the rows and the initial model are needed.
+// Replay reduces catastrophic forgetting. The initial model responds to synthetic prompts, and each
+// step also minimizes the KL divergence of the trained model from the initial one on these
+// responses. Only the rows of the dataset and the initial model are needed.
 
 const (
 	replayPrompts  = 2000 // maximum number of replayed responses
 	maxReplayed    = 48   // maximum number of tokens of a response
 	replaySlots    = 32   // number of responses that are generated concurrently
 	retentionRows  = 256  // number of responses for the metric eval/retention
-	retentionDrawn = 512  // number of responses of which these are the ones that the model is surest of
+	retentionDrawn = 512  // number of responses of which these are the most confident ones
 
 	replayNoise   = 0.2 // probability that a prompt is random printable characters
 	replayFromRow = 0.5 // probability that a word of another prompt is a word of the user's prompts
 )
 
-// asked collects what made-up prompts have in common with the rows of a dataset.
-type asked struct {
+// promptStats has the properties of the prompts of a dataset that synthetic prompts copy.
+type promptStats struct {
 	words map[string]bool // words of the prompts
 	order []string        // the same words, in the order in which they first occurred
-	chats int             // number of rows that are chats
-	texts int             // number of rows that are a prompt with its completion
+	chats int             // number of rows with messages
+	texts int             // number of rows with a prompt and a completion
 }
 
-// maxReplayWords is the maximum number of different words that prompts are made of.
+// maxReplayWords is the maximum number of different words of the dataset that are used.
 const maxReplayWords = 10_000
 
-func (a *asked) add(row *rows.Row) {
+func (a *promptStats) add(row *rows.Row) {
 	if a.texts++; len(row.Messages) > 0 {
 		a.texts, a.chats = a.texts-1, a.chats+1
 	}
@@ -51,7 +51,7 @@ func (a *asked) add(row *rows.Row) {
 	}
 }
 
-func (a *asked) addWords(text string) {
+func (a *promptStats) addWords(text string) {
 	for word := range strings.FieldsSeq(text) {
 		if len(a.order) == maxReplayWords {
 			return
@@ -66,8 +66,8 @@ func (a *asked) addWords(text string) {
 	}
 }
 
-// prompt returns a made-up prompt: 4 to 43 printable characters, or 1 to 8 words.
-func (a *asked) prompt(r *rand.Rand) string {
+// prompt returns a random prompt: 4 to 43 printable characters, or 1 to 8 words.
+func (a *promptStats) prompt(r *rand.Rand) string {
 	var text strings.Builder
 	if r.Float64() < replayNoise {
 		for range 4 + r.IntN(40) {
@@ -95,9 +95,9 @@ func (a *asked) prompt(r *rand.Rand) string {
 	return text.String()
 }
 
-// replayTokens tokenizes a made-up prompt like most rows of the dataset.
+// replayTokens tokenizes a synthetic prompt in the format that most rows of the dataset have.
 func (r *reader) replayTokens(text string) ([]int, error) {
-	if r.asked.chats >= r.asked.texts {
+	if r.stats.chats >= r.stats.texts {
 		return r.chat([]rows.Message{{Role: "user", Content: text}}, nil)
 	}
 	ids, _ := r.begin(nil, nil)
@@ -132,37 +132,38 @@ func (n *lane) replay(samples []*Sample, scale float32, dropout float64, seed ui
 type replayProcedure struct {
 	*fixedSamples
 	replayed []*Sample
-	sure     []*Sample // responses for eval/retention, which are not trained on
+	heldOut  []*Sample // responses for eval/retention, which are not trained on
 }
 
-// newReplay lets the initial model answer made-up prompts. The responses depend only on the model,
-// the rows and the seed, so a resumed training generates the same.
+// newReplay generates the responses of the initial model to synthetic prompts. They depend only on
+// the model, the rows and the seed, so a resumed training generates the same ones.
 func newReplay(ctx context.Context, fixed *fixedSamples, train *reader) (*replayProcedure, error) {
 	steps := fixed.plan.steps * fixed.settings.BatchSizeSamples * fixed.settings.GradientAccumulationSteps
 	count := min(replayPrompts, steps)
-	all, err := answers(ctx, fixed.job, train, retentionDrawn+count)
+	all, err := replayResponses(ctx, fixed.job, train, retentionDrawn+count)
 	if err != nil {
 		return nil, err
 	}
 	drawn := all[:min(retentionDrawn, len(all))]
-	sure, err := surest(ctx, fixed.loop, drawn)
+	heldOut, err := confidentSamples(ctx, fixed.loop, drawn)
 	if err != nil {
 		return nil, err
 	}
-	r := &replayProcedure{fixed, all[len(drawn):], sure}
+	r := &replayProcedure{fixed, all[len(drawn):], heldOut}
 	for _, s := range r.replayed {
 		s.Replay = true
 	}
-	fixed.logf("%d responses of the initial model to made-up prompts are replayed", len(r.replayed))
+	fixed.logf("replaying %d responses of the initial model to synthetic prompts", len(r.replayed))
 	return r, nil
 }
 
-// answers returns responses of the initial model to n made-up prompts, without empty ones.
-func answers(ctx context.Context, j *job, train *reader, n int) ([]*Sample, error) {
+// replayResponses returns the responses of the initial model to n synthetic prompts, without empty
+// ones.
+func replayResponses(ctx context.Context, j *job, train *reader, n int) ([]*Sample, error) {
 	random := rand.New(rand.NewPCG(j.request.Seed, 0x7265706c6179))
 	prompts := make([][]int, 0, n)
 	for range n {
-		ids, err := train.replayTokens(train.asked.prompt(random))
+		ids, err := train.replayTokens(train.stats.prompt(random))
 		if err != nil {
 			return nil, err
 		}
@@ -182,7 +183,7 @@ func answers(ctx context.Context, j *job, train *reader, n int) ([]*Sample, erro
 	out := make([]*Sample, len(prompts))
 	errs := make([]error, len(prompts))
 	llama.Each(len(prompts), replaySlots, func(i int) {
-		out[i], errs[i] = answer(ctx, j, model, prompts[i])
+		out[i], errs[i] = greedyResponse(ctx, j, model, prompts[i])
 	})
 	for _, err := range errs {
 		if err != nil {
@@ -192,8 +193,8 @@ func answers(ctx context.Context, j *job, train *reader, n int) ([]*Sample, erro
 	return slices.DeleteFunc(out, func(s *Sample) bool { return s.scored() == 0 }), nil
 }
 
-// answer returns the greedy response of a model to a prompt.
-func answer(ctx context.Context, j *job, model engines.Model, ids []int) (*Sample, error) {
+// greedyResponse returns the greedy response of a model to a prompt.
+func greedyResponse(ctx context.Context, j *job, model engines.Model, ids []int) (*Sample, error) {
 	one := response{prompt: &prompt{tokens: ids}}
 	request := engines.CompletionRequest{PromptTokens: ids,
 		MaxTokens: min(maxReplayed, j.settings.MaxContextLength-len(ids))}
@@ -207,9 +208,9 @@ func answer(ctx context.Context, j *job, model engines.Model, ids []int) (*Sampl
 	return one.sample(), err
 }
 
-// surest returns the samples with the highest mean log-probability of a target, at most
-// retentionRows.
-func surest(ctx context.Context, l *Loop, samples []*Sample) ([]*Sample, error) {
+// confidentSamples returns at most retentionRows samples: those with the highest mean log-probability
+// of their targets.
+func confidentSamples(ctx context.Context, l *Loop, samples []*Sample) ([]*Sample, error) {
 	logp, err := l.logp(ctx, samples)
 	if err != nil {
 		return nil, err
@@ -250,13 +251,13 @@ func (r *replayProcedure) next(ctx context.Context) ([]*Sample, map[string]float
 
 func (r *replayProcedure) evaluate(ctx context.Context) (map[string]float64, error) {
 	metrics, err := r.fixedSamples.evaluate(ctx)
-	if err != nil || len(r.sure) == 0 {
+	if err != nil || len(r.heldOut) == 0 {
 		return metrics, err
 	}
 	if metrics == nil {
 		metrics = map[string]float64{}
 	}
-	metrics["eval/retention"], err = r.loop.retention(ctx, r.sure)
+	metrics["eval/retention"], err = r.loop.retention(ctx, r.heldOut)
 	return metrics, err
 }
 

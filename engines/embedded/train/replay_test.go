@@ -38,8 +38,8 @@ func completionRows(n int) []string {
 	return out
 }
 
-// TestReplayGradient compares the gradient of a step with replayed responses with finite differences of
-// its loss: the mean likelihood plus the weighted mean divergence.
+// TestReplayGradient compares the gradient of a step with replayed responses with finite
+// differences of its loss: the mean likelihood plus the weighted mean divergence.
 func TestReplayGradient(t *testing.T) {
 	c := llama.Config{ModelType: "llama", HiddenSize: 16, IntermediateSize: 24, Layers: 2, Heads: 2, KVHeads: 2,
 		HeadDim: 8, VocabSize: 40, MaxPositions: 64, NormEps: 1e-5, RopeTheta: 10000, HiddenAct: "silu",
@@ -87,10 +87,10 @@ func TestReplayGradient(t *testing.T) {
 	require.InDelta(t, want, got, 0.02*math.Sqrt(norm)+0.02*math.Abs(want))
 }
 
-// TestMadeUpPrompts checks that prompts are varied, have words of the rows, and are of the dataset's
-// form.
-func TestMadeUpPrompts(t *testing.T) {
-	var a asked
+// TestSyntheticPrompts checks that prompts are varied, have words of the rows, and have the
+// format of the dataset.
+func TestSyntheticPrompts(t *testing.T) {
+	var a promptStats
 	a.add(&rows.Row{Messages: []rows.Message{{Role: "system", Content: "never"},
 		{Role: "user", Content: "pack the blue box"}}})
 	a.add(&rows.Row{Prompt: "pack the red box"})

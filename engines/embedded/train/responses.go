@@ -43,8 +43,8 @@ func (a *response) sample() *Sample {
 func (a *response) reason() string { return cmp.Or(a.score.Reason, "the evaluator gave no reason") }
 
 // generate samples n responses to each prompt with a policy, and scores them. The responses to a
-// prompt are adjacent. The result depends on seed and on the policy, but not on the number of cores or
-// replicas.
+// prompt are adjacent. The result depends on seed and on the policy, but not on the number of cores
+// or replicas.
 func (r *rollouts) generate(
 	ctx context.Context, p *policy, prompts []*prompt, n int, seed uint64,
 ) ([]response, error) {
@@ -183,8 +183,8 @@ func (r *rollouts) record(rollouts []engines.Rollout, common engines.Rollout) {
 	r.request.OnRollouts(rollouts)
 }
 
-// rolloutsOf returns responses as rollouts, without the fields that record sets; nil if nobody
-// records them.
+// rolloutsOf converts responses to rollouts, without the fields that record sets; nil if rollouts
+// are not recorded.
 func (r *rollouts) rolloutsOf(responses []response) []engines.Rollout {
 	if r.request.OnRollouts == nil {
 		return nil

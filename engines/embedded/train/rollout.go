@@ -14,8 +14,8 @@ import (
 // rollouts is the procedure of reinforcement learning. The current model generates responses to a
 // chunk of the rows, the evaluator scores them, and the steps of the chunk train on them. Then the
 // updated model generates the responses to the next chunk. With MaxStaleness, chunks are generated
-// ahead: see generation. A chunk has at most as many rows as one step, because training on responses
-// of an earlier policy needs about five times as many responses.
+// ahead: see generation. A chunk has at most as many rows as one step, because training on
+// responses of an earlier policy needs about five times as many responses.
 type rollouts struct {
 	*job
 	prompts   []*prompt
@@ -209,8 +209,8 @@ func (r *rollouts) evaluate(ctx context.Context) (map[string]float64, error) {
 	}, nil
 }
 
-// newChunk generates and scores the responses to chunk n with a policy, and prepares its samples. It
-// does not access the state of the job.
+// newChunk generates and scores the responses to chunk n with a policy, and prepares its samples.
+// It does not access the state of the job.
 func (r *rollouts) newChunk(ctx context.Context, p *policy, n int) (*chunk, error) {
 	candidates := r.settings.Rollouts.ResponseCandidatesCount
 	responses, err := r.generate(ctx, p, r.rows(n), candidates, uint64(n))
@@ -252,8 +252,8 @@ func (r *rollouts) planChunk(c *chunk, n int) {
 		r.request.Seed+uint64(n)<<20)
 }
 
-// recordLogProbs stores the log-probabilities of responses under the policy that generated them, and
-// under the reference model.
+// recordLogProbs stores the log-probabilities of responses under the policy that generated them,
+// and under the reference model.
 func (r *rollouts) recordLogProbs(ctx context.Context, p *policy, samples []*Sample) error {
 	leave, err := r.phases.enter(ctx, phaseLogProbs)
 	if err != nil {

@@ -38,12 +38,12 @@ type reader struct {
 
 	digest  hash.Hash
 	samples []*Sample
-	groups  []group   // scored samples: a group for each row with several
-	singles group     // scored samples that are alone in their row
-	prompts []*prompt // prompts to which the model generates responses
-	asked   asked     // prompts of the rows, for replay
-	kept    int       // number of samples and prompts read so far
-	count   int       // number of tokens read so far
+	groups  []group     // scored samples: a group for each row with several
+	singles group       // scored samples that are alone in their row
+	prompts []*prompt   // prompts to which the model generates responses
+	stats   promptStats // of the prompts of the rows, for replay
+	kept    int         // number of samples and prompts read so far
+	count   int         // number of tokens read so far
 }
 
 // newReader returns a reader of rows for supervised training.
@@ -109,7 +109,7 @@ func (r *reader) supervised(line []byte) error {
 	if err != nil {
 		return err
 	}
-	r.asked.add(&row)
+	r.stats.add(&row)
 	if s.scored() == 0 {
 		return errors.New("the row has no target tokens: give an assistant message weight 1, or a completion")
 	}

@@ -16,8 +16,8 @@ type Sample struct {
 	Behavior []float32 `json:"behaviour,omitempty"`
 	// Advantage is the group-relative advantage of the response, in standard deviations.
 	Advantage float64 `json:"advantage,omitempty"`
-	// Replay marks a response of the initial model, from whose probabilities the trained model shall
-	// not diverge: see replayProcedure.
+	// Replay marks a response of the initial model, on which the divergence of the trained model from
+	// the initial one is minimized: see replayProcedure.
 	Replay bool `json:"replay,omitempty"`
 }
 

@@ -51,7 +51,8 @@ func (r *rollouts) saveSamples(dir string) error {
 	return r.saveAhead(dir)
 }
 
-// saveAhead does not wait for generations: of one that is not complete, it saves the policy.
+// saveAhead writes the generations to a checkpoint. It does not wait for them: of an incomplete
+// one, it writes the policy.
 func (r *rollouts) saveAhead(dir string) error {
 	var all []savedGeneration
 	var policies []safetensors.Tensor

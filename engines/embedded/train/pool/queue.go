@@ -150,13 +150,13 @@ func (p *Pool) take(chunks []chunk) []chunk {
 	return chunks
 }
 
-// first returns the index of the waiting call that is served next, among those for which is returns
-// true: that of the account with the lowest virtual time, and among equals the one that was least
-// recently served. It returns -1 if there is none.
-func (p *Pool) first(is func(*call) bool) int {
+// first returns the index of the waiting call that is served next, among those that match; a nil
+// match matches all. It is the call of the account with the lowest virtual time, and among equals
+// the least recently served one. It returns -1 if there is none.
+func (p *Pool) first(match func(*call) bool) int {
 	at := -1
 	for i, c := range p.calls {
-		if (is == nil || is(c)) && (at < 0 || c.account.Before(p.calls[at].account)) {
+		if (match == nil || match(c)) && (at < 0 || c.account.Before(p.calls[at].account)) {
 			at = i
 		}
 	}
@@ -170,8 +170,8 @@ func (c *call) next() int { return len(c.pass.Data[c.taken].Tokens) }
 // do not fit wait until passes are finished.
 func (p *Pool) fits(n int) bool { return p.tokens == 0 || p.tokens+n <= p.limit }
 
-// budget returns the number of tokens of the next pass: an equal share of those that wait, within
-// limits.
+// budget returns the number of tokens of the next pass: the waiting tokens divided by the number of
+// workers, from minTokens to passTokens.
 func (p *Pool) budget() int {
 	waiting := 0
 	for _, c := range p.calls {
@@ -202,7 +202,7 @@ func (c *call) end(n int) {
 	}
 }
 
-// fail records the error of a call of which one chunk has panicked, and drops the data that no
+// fail records the error of a call after one of its chunks has panicked, and drops the data that no
 // worker has taken. If the call has a backward pass, the gradient of its run is incomplete, so the
 // run fails.
 func (p *Pool) fail(c *call, err error) {
@@ -221,7 +221,7 @@ func (p *Pool) fail(c *call, err error) {
 	}
 }
 
-// abort fails the pool: the queue itself has panicked.
+// abort fails the pool after a panic in the queue itself.
 func (p *Pool) abort(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -153,7 +153,7 @@ func (r *run) err() error {
 	return cmp.Or(r.failed, r.pool.failed)
 }
 
-// recovered is deferred by methods: after a panic, it sets err instead.
+// recovered is deferred by methods. It recovers from a panic and sets err.
 func recovered(err *error) {
 	if cause := recover(); cause != nil {
 		*err = engines.ErrPanicked(cause)
@@ -244,8 +244,8 @@ func (r *run) Close() error {
 	return nil
 }
 
-// closeUnless is deferred by functions that return a run: it frees the memory of one that is not
-// complete.
+// closeUnless is deferred by functions that return a run. It frees the memory of the run unless it
+// is complete.
 func (r *run) closeUnless(complete *bool) {
 	if !*complete {
 		_ = r.Close() // Close of a run never returns an error

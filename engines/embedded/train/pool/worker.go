@@ -30,8 +30,8 @@ func (w *worker) run() {
 }
 
 // process computes a pass. If that panics, it computes each chunk again alone, so that only the
-// call at fault fails. Chunks have the same results, bit by bit, and add to gradients what the
-// first pass has not added.
+// call at fault fails. The results are bit-identical, and gradients get what the first pass has not
+// added.
 func (w *worker) process(chunks []chunk) {
 	tokens := 0
 	for _, one := range chunks {
