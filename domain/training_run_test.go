@@ -126,6 +126,9 @@ func TestTrainingRun(t *testing.T) {
 		{name: "unload", given: ready, when: domain.UnloadTrainingRun{}, then: unloaded},
 		{name: "unload twice", given: also(ready, unloaded), when: domain.UnloadTrainingRun{}},
 		{name: "corrupt", given: ready, when: domain.CorruptTrainingRun{Reason: "operation 7 is lost"}, then: corrupted},
+		{name: "corrupt by an outdated checkpoint", given: also(ready, domain.TrainingCheckpointSaved{
+			TrainingCheckpoint: domain.TrainingCheckpoint{Kind: domain.TrainingCheckpointRecovery, Name: "r", Seq: 7}}),
+			when: domain.CorruptTrainingRun{Reason: "operation 6 is lost", Recovery: new(int64(5))}, fault: "NEWER_CHECKPOINT"},
 		{name: "corrupt twice", given: also(ready, corrupted), when: domain.CorruptTrainingRun{Reason: "again"}},
 		{name: "open after corruption", given: also(ready, corrupted), when: open(3), fault: "RUN_CORRUPTED",
 			says: "operation 7 is lost"},
