@@ -180,9 +180,15 @@ func TestTrainingSurvivesRestarts(t *testing.T) {
 	poll = restarted.post("retrieve_future", map[string]any{"request_id": waiting})
 	require.Equal(t, "paused_capacity", poll.json(t)["queue_state"])
 	require.Contains(t, poll.json(t)["queue_state_reason"], "IDLE")
+	state := func() string {
+		row, _ := projections.TableOf(restarted.harness.world.View(), domain.TrainerJobs).Get(h.job)
+		return row.State.State
+	}
+	require.Equal(t, domain.JobPendingState, state(), "a poll wakes the job, because its operation waits")
+	h.do(domain.Intend(domain.TrainerJobs, h.job, domain.Command[domain.TrainerJob](domain.StopService{Attempt: 1})))
+	require.NoError(t, restarted.harness.world.WaitFor(t.Context(), h.last().Position))
 	restarted.must(restarted.post("session_heartbeat", map[string]any{"session_id": session}))
-	row, _ := projections.TableOf(restarted.harness.world.View(), domain.TrainerJobs).Get(h.job)
-	require.Equal(t, domain.JobPendingState, row.State.State, "a heartbeat wakes the job of a live run")
+	require.Equal(t, domain.JobPendingState, state(), "a heartbeat wakes the job of a live run")
 
 	// the journal is lost
 	require.NoError(t, h.store.DeletePrefix(t.Context(), "jobs/acme/"+h.row().CreateEvent+"/journal/"))
