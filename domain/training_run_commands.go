@@ -188,7 +188,7 @@ func (c SetTrainingCheckpointExpiry) Decide(r TrainingRun, now time.Time) (Event
 	return TrainingCheckpointExpiryChanged(c), v.Err()
 }
 
-// UnloadTrainingRun ends a run. Its checkpoints are kept.
+// UnloadTrainingRun ends a run. Its checkpoints are kept, except that for recovery.
 type UnloadTrainingRun struct{}
 
 func (UnloadTrainingRun) Decide(r TrainingRun, now time.Time) (Event[TrainingRun], error) {

@@ -201,8 +201,8 @@ func TestTrainingCheckpoints(t *testing.T) {
 	})
 }
 
-// TestCheckpointsThatARunKeeps checks that a run keeps one recovery checkpoint, the newest
-// MaxEphemeralSamplers ephemeral ones, and all others.
+// TestCheckpointsThatARunKeeps checks that a run keeps one recovery checkpoint until it is unloaded, the
+// newest MaxEphemeralSamplers ephemeral ones, and all others.
 func TestCheckpointsThatARunKeeps(t *testing.T) {
 	r := fold(t, domain.TrainingRuns, domain.Event[domain.TrainingRun](
 		domain.TrainingRunCreated{TrainingRunSpec: someRunSpec()}))
@@ -223,6 +223,11 @@ func TestCheckpointsThatARunKeeps(t *testing.T) {
 	require.True(t, found)
 	newest, _ := r.Newest(domain.TrainingCheckpointSampler)
 	require.Equal(t, "s39", newest.Name)
+
+	domain.TrainingRunUnloaded{Time: noon}.Evolve(&r)
+	require.Len(t, r.Checkpoints, domain.MaxEphemeralSamplers+40)
+	_, found = r.Newest(domain.TrainingCheckpointRecovery)
+	require.False(t, found, "no attempt continues the run")
 }
 
 func TestTrainingService(t *testing.T) {
