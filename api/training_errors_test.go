@@ -253,6 +253,19 @@ func TestTrainingCheckpoints(t *testing.T) {
 	h.refuses(h.send(trainingRequest{method: "GET", path: strings.Replace(at, "sampler_weights/b", "weights/a", 1)}), 403,
 		"URL_NOT_VALID")
 
+	sampling := h.must(h.post("create_sampling_session", map[string]any{"session_id": session,
+		"sampling_session_seq_id": 9, "model_path": "tinker://" + run + "/sampler_weights/b"}))["sampling_session_id"]
+	ask := map[string]any{"sampling_session_id": sampling, "seq_id": 0, "num_samples": 1,
+		"prompt":          map[string]any{"chunks": []any{map[string]any{"type": "encoded_text", "tokens": []int{1, 2}}}},
+		"sampling_params": map[string]any{"max_tokens": 2}}
+	asked := h.post("asample", ask)
+	drawn := h.future(asked)
+	h.must(h.send(trainingRequest{method: "DELETE", path: strings.TrimSuffix(sampler, "/archive"), key: h.keys["user"]}))
+	h.future(h.post("save_weights_for_sampler", map[string]any{"model_id": run, "seq_id": 4, "path": "b"}))
+	again := h.post("asample", ask)
+	require.Equal(t, asked.body, again.body, "the path has other files now, but the request is the same")
+	require.Equal(t, drawn, h.future(again))
+
 	h.must(h.send(trainingRequest{method: "DELETE", path: path, key: h.keys["user"]}))
 	h.refuses(h.send(trainingRequest{method: "DELETE", path: path, key: h.keys["user"]}), 404, "CHECKPOINT_NOT_FOUND")
 	require.Len(t, h.must(h.get("checkpoints"))["checkpoints"], 1)
