@@ -95,8 +95,8 @@ func serveTraining[Q, R any](t *training, via *requests, within time.Duration,
 			via.respond(m, withOutcome(reply, protocol.Stale, err.Error()))
 		case errors.Is(err, errRunEnded):
 			via.respond(m, withOutcome(reply, protocol.RunEnded, err.Error()))
-		case errors.Is(err, errIncomplete): // sending the message again cannot help
-			via.refuse(m, node, domain.Errorf(domain.FailedPrecondition, "%v", err))
+		case errors.Is(err, errIncomplete): // sending the message again cannot help, another attempt can
+			via.refuse(m, node, domain.Errorf(domain.Unavailable, "%v", err))
 		case domain.CodeOf(err) == domain.InvalidArgument:
 			via.refuse(m, node, err)
 		default:

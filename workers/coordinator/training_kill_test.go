@@ -176,7 +176,7 @@ func TestRunThatCannotOpen(t *testing.T) {
 		protocol.TrainingCheckpoint{Version: protocol.Version, TrainingAttempt: id, Run: "incomplete", Seq: 1,
 			Saved: protocol.SavedTraining{Kind: domain.TrainingCheckpointRecovery, Checkpoint: "1-1-recovery",
 				Sizes: map[string]int64{"state": 7}}}, &reply)
-	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err), err)
+	require.Equal(t, domain.Unavailable, domain.CodeOf(err), "other codes fail the job: %v", err)
 }
 
 // TestCorruptedRun checks that a run whose journal or recovery checkpoint is lost or damaged becomes
