@@ -185,9 +185,15 @@ func TestTrainingSurvivesRestarts(t *testing.T) {
 	poll = restarted.post("retrieve_future", map[string]any{"request_id": waiting})
 	require.Equal(t, "paused_capacity", poll.json(t)["queue_state"])
 	require.Contains(t, poll.json(t)["queue_state_reason"], "IDLE")
+	state := func() string {
+		row, _ := projections.TableOf(restarted.harness.world.View(), domain.TrainerJobs).Get(h.job)
+		return row.State.State
+	}
+	require.Equal(t, domain.JobPendingState, state(), "a poll wakes the job, because its operation waits")
+	h.do(domain.Intend(domain.TrainerJobs, h.job, domain.Command[domain.TrainerJob](domain.StopService{Attempt: 1})))
+	require.NoError(t, restarted.harness.world.WaitFor(t.Context(), h.last().Position))
 	restarted.must(restarted.post("session_heartbeat", map[string]any{"session_id": session}))
-	row, _ := projections.TableOf(restarted.harness.world.View(), domain.TrainerJobs).Get(h.job)
-	require.Equal(t, domain.JobPendingState, row.State.State, "a heartbeat wakes the job of a live run")
+	require.Equal(t, domain.JobPendingState, state(), "a heartbeat wakes the job of a live run")
 
 	// the journal is lost
 	require.NoError(t, h.store.DeletePrefix(t.Context(), "jobs/acme/"+h.row().CreateEvent+"/journal/"))
@@ -252,6 +258,19 @@ func TestTrainingCheckpoints(t *testing.T) {
 	h.refuses(h.send(trainingRequest{method: "GET", path: changed.String()}), 403, "URL_NOT_VALID")
 	h.refuses(h.send(trainingRequest{method: "GET", path: strings.Replace(at, "sampler_weights/b", "weights/a", 1)}), 403,
 		"URL_NOT_VALID")
+
+	sampling := h.must(h.post("create_sampling_session", map[string]any{"session_id": session,
+		"sampling_session_seq_id": 9, "model_path": "tinker://" + run + "/sampler_weights/b"}))["sampling_session_id"]
+	ask := map[string]any{"sampling_session_id": sampling, "seq_id": 0, "num_samples": 1,
+		"prompt":          map[string]any{"chunks": []any{map[string]any{"type": "encoded_text", "tokens": []int{1, 2}}}},
+		"sampling_params": map[string]any{"max_tokens": 2}}
+	asked := h.post("asample", ask)
+	drawn := h.future(asked)
+	h.must(h.send(trainingRequest{method: "DELETE", path: strings.TrimSuffix(sampler, "/archive"), key: h.keys["user"]}))
+	h.future(h.post("save_weights_for_sampler", map[string]any{"model_id": run, "seq_id": 4, "path": "b"}))
+	again := h.post("asample", ask)
+	require.Equal(t, asked.body, again.body, "the path has other files now, but the request is the same")
+	require.Equal(t, drawn, h.future(again))
 
 	h.must(h.send(trainingRequest{method: "DELETE", path: path, key: h.keys["user"]}))
 	h.refuses(h.send(trainingRequest{method: "DELETE", path: path, key: h.keys["user"]}), 404, "CHECKPOINT_NOT_FOUND")

@@ -240,8 +240,12 @@ type TrainingRunUnloaded struct {
 	Time time.Time `json:"time"`
 }
 
+// Evolve removes the recovery checkpoint: no attempt continues the run.
 func (e TrainingRunUnloaded) Evolve(r *TrainingRun) {
 	r.State, r.UnloadTime = TrainingRunUnloadedState, &e.Time
+	r.Checkpoints = slices.DeleteFunc(slices.Clone(r.Checkpoints), func(c TrainingCheckpoint) bool {
+		return c.Kind == TrainingCheckpointRecovery
+	})
 }
 
 type TrainingRunCorrupted struct {

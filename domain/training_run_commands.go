@@ -191,7 +191,7 @@ func (c SetTrainingCheckpointExpiry) Decide(r TrainingRun, now time.Time) (Event
 	return TrainingCheckpointExpiryChanged(c), v.Err()
 }
 
-// UnloadTrainingRun ends a run. Its checkpoints are kept.
+// UnloadTrainingRun ends a run. Its checkpoints are kept, except that for recovery.
 type UnloadTrainingRun struct{}
 
 func (UnloadTrainingRun) Decide(r TrainingRun, now time.Time) (Event[TrainingRun], error) {
@@ -201,13 +201,22 @@ func (UnloadTrainingRun) Decide(r TrainingRun, now time.Time) (Event[TrainingRun
 	return TrainingRunUnloaded{now}, r.MustLive()
 }
 
-// CorruptTrainingRun records that a run cannot continue, because operations or its recovery
-// checkpoint are lost.
-type CorruptTrainingRun struct{ Reason string }
+// CorruptTrainingRun records that operations of a run, or the checkpoint that it continues from,
+// are lost, so that it cannot continue. Recovery is the sequence number of the recovery checkpoint by
+// which that was found: if the run has a newer one by now, it can continue from there. Nil stands for a
+// loss that no checkpoint repairs.
+type CorruptTrainingRun struct {
+	Reason   string
+	Recovery *int64
+}
 
 func (c CorruptTrainingRun) Decide(r TrainingRun, now time.Time) (Event[TrainingRun], error) {
 	if r.State == TrainingRunCorruptedState {
 		return nil, nil
+	}
+	if c.Recovery != nil && *c.Recovery < r.RecoverySeq() {
+		return nil, precondition("NEWER_CHECKPOINT", "the run continues from operation %d, not from operation %d",
+			r.RecoverySeq(), *c.Recovery)
 	}
 	last, _ := r.Newest(TrainingCheckpointTraining)
 	return TrainingRunCorrupted{TrainingRunCorruption{c.Reason, last.Name, now}}, r.MustLive()

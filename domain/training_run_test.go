@@ -126,6 +126,9 @@ func TestTrainingRun(t *testing.T) {
 		{name: "unload", given: ready, when: domain.UnloadTrainingRun{}, then: unloaded},
 		{name: "unload twice", given: also(ready, unloaded), when: domain.UnloadTrainingRun{}},
 		{name: "corrupt", given: ready, when: domain.CorruptTrainingRun{Reason: "operation 7 is lost"}, then: corrupted},
+		{name: "corrupt by an outdated checkpoint", given: also(ready, domain.TrainingCheckpointSaved{
+			TrainingCheckpoint: domain.TrainingCheckpoint{Kind: domain.TrainingCheckpointRecovery, Name: "r", Seq: 7}}),
+			when: domain.CorruptTrainingRun{Reason: "operation 6 is lost", Recovery: new(int64(5))}, fault: "NEWER_CHECKPOINT"},
 		{name: "corrupt twice", given: also(ready, corrupted), when: domain.CorruptTrainingRun{Reason: "again"}},
 		{name: "open after corruption", given: also(ready, corrupted), when: open(3), fault: "RUN_CORRUPTED",
 			says: "operation 7 is lost"},
@@ -198,8 +201,8 @@ func TestTrainingCheckpoints(t *testing.T) {
 	})
 }
 
-// TestCheckpointsThatARunKeeps checks that a run keeps one recovery checkpoint, the newest
-// MaxEphemeralSamplers ephemeral ones, and all others.
+// TestCheckpointsThatARunKeeps checks that a run keeps one recovery checkpoint until it is unloaded, the
+// newest MaxEphemeralSamplers ephemeral ones, and all others.
 func TestCheckpointsThatARunKeeps(t *testing.T) {
 	r := fold(t, domain.TrainingRuns, domain.Event[domain.TrainingRun](
 		domain.TrainingRunCreated{TrainingRunSpec: someRunSpec()}))
@@ -220,6 +223,11 @@ func TestCheckpointsThatARunKeeps(t *testing.T) {
 	require.True(t, found)
 	newest, _ := r.Newest(domain.TrainingCheckpointSampler)
 	require.Equal(t, "s39", newest.Name)
+
+	domain.TrainingRunUnloaded{Time: noon}.Evolve(&r)
+	require.Len(t, r.Checkpoints, domain.MaxEphemeralSamplers+40)
+	_, found = r.Newest(domain.TrainingCheckpointRecovery)
+	require.False(t, found, "no attempt continues the run")
 }
 
 func TestTrainingService(t *testing.T) {

@@ -85,6 +85,7 @@ func retrieveFuture(c *call) (any, error) {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		state, reason := c.queueState()
+		c.wakeForPoll()
 		return nil, writeJSON(c.Writer, http.StatusRequestTimeout, protocol.NewTryAgain(given.RequestID, state, reason))
 	case errors.As(err, &missing) && missing.Code == domain.NotFound:
 		return nil, &domain.Error{Code: domain.NotFound, Reason: reasonExpired,
@@ -132,7 +133,22 @@ func (c *call) await(lane operations.Lane, seq int64) (operations.Result, error)
 	return result, err
 }
 
-// queueState returns why an operation has no result yet.
+// wakeForPoll makes the job continue if it stopped when the operation was submitted: the operation waits in
+// the journal, and a client that sends no heartbeats only polls.
+func (c *call) wakeForPoll() {
+	row, ok := projections.TableOf(c.World.View(), domain.TrainerJobs).Get(c.Direct)
+	if !ok || row.CreateEvent != c.job.CreateEvent || row.State.State != domain.JobIdleState {
+		return
+	}
+	if c.Principal.Authorize(c.Account, request.Write) != nil ||
+		!c.Principal.IsOperator() && c.RequireActive(c.Account) != nil {
+		return
+	}
+	c.job = row
+	_ = c.wake() // if the job cannot start, the next poll says in which state it is
+}
+
+// queueState says why an operation has no result yet.
 func (c *call) queueState() (protocol.QueueState, string) {
 	job, ok := projections.TableOf(c.World.View(), domain.TrainerJobs).Get(c.Direct)
 	switch {

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"slices"
 	"strconv"
+	"time"
 
 	"anneal/api/request"
 	"anneal/domain"
@@ -146,6 +147,10 @@ func unloadModel(c *call) (any, error) {
 		domain.UnloadTrainingRun{}))); err != nil {
 		return nil, err
 	}
+	ctx, cancel := c.Detached()
+	defer cancel()
+	// From now on, the operations that are not executed do not count; the coordinator deletes what is left.
+	_, _ = c.Journal.End(ctx, c.runLane(row.Name), time.Time{})
 	c.Journal.Notify(c.runLane(row.Name))
 	id := row.Name.ID()
 	return protocol.Submitted{RequestID: requestID{kind: unloadRequest, id: id}.String(), ModelID: id}, nil

@@ -207,20 +207,43 @@ func (c *call) acceptsOperations(row *projections.Row[domain.TrainingRun]) error
 }
 
 // store stores an operation durably. A repeated request is recognized by what it means: clients encode
-// a request again when they repeat it, and the order of maps in it can then differ.
+// a request anew when they repeat it, and the order of maps in it can then differ. The files of the
+// checkpoint that the request names are left out, because the path can have others by then: the note of a
+// load, and the lane of a sample, have the path.
 func (c *call) store(lane operations.Lane, seq int64, kind, note string, o engines.TrainOperation) error {
 	body, err := o.Encode()
 	if err != nil {
 		return err
 	}
+	meaning := body
+	if o.Load != nil || o.Sample != nil {
+		if meaning, err = withoutFiles(o).Encode(); err != nil {
+			return err
+		}
+	}
 	ctx, cancel := c.Detached()
 	defer cancel()
 	_, err = c.Journal.Submit(ctx, lane, operations.Operation{Seq: seq, Kind: kind, Note: note, Body: body,
-		Hash: sha256.Sum256([]byte(kind + "\x00" + note + "\x00" + string(body)))})
+		Hash: sha256.Sum256([]byte(kind + "\x00" + note + "\x00" + string(meaning)))})
 	return err
 }
 
-// corrupt records that operations of the run are lost, and returns the error of a CORRUPTED run.
+// withoutFiles returns an operation without the prefix of the checkpoint that it reads.
+func withoutFiles(o engines.TrainOperation) engines.TrainOperation {
+	switch {
+	case o.Load != nil:
+		load := *o.Load
+		load.Checkpoint = ""
+		o.Load = &load
+	case o.Sample != nil:
+		sample := *o.Sample
+		sample.Weights = ""
+		o.Sample = &sample
+	}
+	return o
+}
+
+// corrupt records that operations of the run are lost, and returns the error of all its operations.
 func (c *call) corrupt(row *projections.Row[domain.TrainingRun], cause error) error {
 	_, err := c.Do(domain.Intend(domain.TrainingRuns, row.Name, domain.Command[domain.TrainingRun](
 		domain.CorruptTrainingRun{Reason: cause.Error()})))

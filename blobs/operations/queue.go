@@ -59,8 +59,21 @@ func (m *memory) dequeue(lane Lane, seq int64) {
 	}
 }
 
-// Queued returns the number and the bytes of the operations of an account that were submitted to
-// this control plane and have no result yet.
+// drop removes all operations of a lane.
+func (m *memory) drop(lane Lane) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if q := m.queues[lane.Account]; q != nil {
+		for one := range q.sizes {
+			if one.lane == lane {
+				m.dequeue(lane, one.seq)
+			}
+		}
+	}
+}
+
+// Queued returns the number and the bytes of the operations of an account that were submitted here and
+// have no result yet.
 func (s *Store) Queued(account string) (operations, bytes int) {
 	s.memory.mu.Lock()
 	defer s.memory.mu.Unlock()

@@ -58,3 +58,37 @@ func TestQueueIsBounded(t *testing.T) {
 	n, bytes := s.Queued("acme")
 	require.Zero(t, n+bytes)
 }
+
+// TestEndedRun checks that the operations of a run that has ended take no room, that its results are kept
+// until the limit, and that those of another run are not affected.
+func TestEndedRun(t *testing.T) {
+	s := New(bucket(t, blobs.Options{URL: "mem://"}), nil)
+	other := run
+	other.ID = "other"
+	for _, lane := range []Lane{run, other} {
+		require.NoError(t, s.Create(t.Context(), lane))
+		submit(t, s, lane, 1, 2, 5)
+		require.NoError(t, s.Finish(t.Context(), lane, 1, Result{}))
+	}
+	n, _ := s.Queued("acme")
+	require.Equal(t, 4, n)
+	done, err := s.End(t.Context(), run, time.Now().Add(-time.Hour))
+	require.NoError(t, err)
+	require.False(t, done)
+	n, _ = s.Queued("acme")
+	require.Equal(t, 2, n)
+	_, err = s.Operation(t.Context(), run, 5)
+	require.Equal(t, domain.NotFound, domain.CodeOf(err))
+	_, kept, err := s.Result(t.Context(), run, 1)
+	require.NoError(t, err)
+	require.True(t, kept)
+	for _, expected := range []bool{true, true} {
+		done, err = s.End(t.Context(), run, time.Now().Add(time.Hour))
+		require.NoError(t, err)
+		require.Equal(t, expected, done)
+	}
+	_, kept, _ = s.Result(t.Context(), run, 1)
+	require.False(t, kept)
+	_, err = s.Operation(t.Context(), other, 5)
+	require.NoError(t, err)
+}

@@ -308,6 +308,28 @@ func (s *Store) Sweep(ctx context.Context, account, event string, limit time.Tim
 	return s.blobs.DeleteAll(ctx, keys)
 }
 
+// End deletes the operations of a run that accepts no more, and those of its results that are older than
+// the time limit. Its operations without results no longer count for Submit. done is true if nothing is left
+// but what tells the journal from a lost one.
+func (s *Store) End(ctx context.Context, lane Lane, limit time.Time) (done bool, err error) {
+	s.memory.drop(lane)
+	var keys []string
+	done = true
+	for file, err := range s.blobs.List(ctx, lane.prefix()) {
+		if err != nil {
+			return false, err
+		}
+		switch {
+		case strings.HasSuffix(file.Key, operationSuffix),
+			strings.HasSuffix(file.Key, resultSuffix) && file.Time.Before(limit):
+			keys = append(keys, file.Key)
+		case strings.HasSuffix(file.Key, resultSuffix):
+			done = false
+		}
+	}
+	return done, s.blobs.DeleteAll(ctx, keys)
+}
+
 // Discard deletes all operations and results of a sampling session.
 func (s *Store) Discard(ctx context.Context, lane Lane) error {
 	if !lane.Samples {

@@ -42,6 +42,7 @@ type trainingRun struct {
 	mu      sync.Mutex
 	pending int   // pulled operations whose results are not acknowledged
 	acked   int64 // all results up to this sequence number are acknowledged
+	lost    bool  // a result was not stored: acked does not change any more
 	failed  bool  // storing the newest recovery checkpoint has failed
 	acks    signal
 }
@@ -252,16 +253,17 @@ func (r *trainingRun) do(o protocol.TrainingOperation) bool {
 	}
 	var failure *domain.Error
 	errors.As(err, &failure)
+	diverged := failure != nil && failure.Reason == engines.TrainingDiverged // which has changed the state
 	switch {
-	case err != nil && r.ctx.Err() != nil, failure != nil && failure.Code == domain.Unavailable:
-		// The next attempt executes the operation.
+	case err != nil && r.ctx.Err() != nil && !diverged, failure != nil && failure.Code == domain.Unavailable:
+		// The operation was not executed: the next attempt executes it.
 		if r.ctx.Err() == nil {
 			r.service.stop(fmt.Errorf("training run %s: %w", r.assigned.ID, err))
 		}
 		<-r.ctx.Done()
 		return true
-	case err != nil && o.Done && (failure == nil || failure.Reason != engines.TrainingDiverged):
-		r.failReplay(o.Seq, err)
+	case err != nil && o.Done && !diverged:
+		r.diverge(o.Seq, err)
 		return false
 	case err != nil:
 		result.Error = r.service.errorOf(err)

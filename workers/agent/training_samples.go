@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -190,19 +189,28 @@ func (x *samplers) acquire(ctx context.Context, weights string, files *protocol.
 	one.used = x.clock
 	x.mu.Unlock()
 	if opens {
-		one.sampler, one.err = x.openSampler(ctx, one, weights, files)
+		one.sampler, one.err = recoverPanic(func() (engines.TrainSampler, error) {
+			return x.openSampler(ctx, one, weights, files)
+		}) // others wait for it
 		close(one.ready)
 	}
 	select {
 	case <-one.ready:
 	case <-ctx.Done():
 	}
-	if err := cmp.Or(context.Cause(ctx), one.err); err != nil {
-		x.mu.Lock()
-		if x.open[weights] == one && opens {
-			delete(x.open, weights)
+	err := context.Cause(ctx)
+	if err == nil { // so the sampler is ready
+		err = one.err
+	}
+	if err != nil {
+		if opens && one.err != nil {
+			x.mu.Lock()
+			if x.open[weights] == one {
+				delete(x.open, weights)
+			}
+			x.mu.Unlock()
+			one.free()
 		}
-		x.mu.Unlock()
 		x.release(one)
 		return nil, nil, err
 	}
@@ -212,21 +220,27 @@ func (x *samplers) acquire(ctx context.Context, weights string, files *protocol.
 func (x *samplers) openSampler(ctx context.Context, one *sampler, weights string, files *protocol.FileSet) (
 	engines.TrainSampler, error,
 ) {
-	x.mu.Lock()
-	dir := x.kept[weights]
-	x.mu.Unlock()
-	switch {
-	case weights == "" || dir != "":
-	case files == nil:
-		return nil, domain.Errorf(domain.NotFound, "the checkpoint to sample from does not exist: it was deleted "+
-			"or has expired")
-	default:
-		var err error
-		if dir, one.free, err = x.service.agent.cache.acquire(ctx, *files); err != nil {
-			one.free = func() {}
-			return nil, fmt.Errorf("download the adapter: %w", err)
+	kept := func() string {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		return x.kept[weights]
+	}
+	dir := kept()
+	if weights == "" || dir != "" {
+		sampler, err := x.service.pool.OpenSampler(ctx, dir)
+		if err == nil || kept() == dir { // otherwise keep has removed the directory meanwhile
+			return sampler, err
 		}
 	}
+	if files == nil {
+		return nil, domain.Errorf(domain.NotFound, "the checkpoint to sample from does not exist: it was deleted "+
+			"or has expired")
+	}
+	dir, free, err := x.service.agent.cache.acquire(ctx, *files)
+	if err != nil {
+		return nil, fmt.Errorf("download the adapter: %w", err)
+	}
+	one.free = free
 	return x.service.pool.OpenSampler(ctx, dir)
 }
 

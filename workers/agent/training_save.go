@@ -113,10 +113,13 @@ func (r *trainingRun) store(seq int64, saved protocol.SavedTraining, dir string)
 	for {
 		acks := r.acks.next()
 		r.mu.Lock()
-		acked := r.acked
+		acked, lost := r.acked, r.lost
 		r.mu.Unlock()
 		if acked >= seq {
 			break
+		}
+		if lost { // its operation is executed again
+			return errors.New("the control plane has not stored the result of an operation")
 		}
 		select {
 		case <-acks:
@@ -153,14 +156,12 @@ func (r *trainingRun) enqueue(result runResult) {
 // send sends results in order until the channel is closed.
 func (r *trainingRun) send() {
 	for result := range r.results {
-		if result.send {
-			r.deliver(&result)
-		}
+		stored := !result.send || r.deliver(&result)
 		r.mu.Lock()
 		if result.Seq > 0 {
 			r.pending--
 		}
-		if r.service.life.Err() == nil {
+		if r.lost = r.lost || !stored; !r.lost {
 			r.acked = max(r.acked, result.Seq)
 		}
 		r.mu.Unlock()
@@ -168,9 +169,8 @@ func (r *trainingRun) send() {
 	}
 }
 
-// deliver uploads the checkpoint of a result, if it has one, and sends the result until the
-// coordinator has acknowledged it.
-func (r *trainingRun) deliver(result *runResult) {
+// deliver sends one result until the coordinator has it, and reports whether it has.
+func (r *trainingRun) deliver(result *runResult) bool {
 	s := r.service
 	if result.dir != "" {
 		keep := false
@@ -182,19 +182,21 @@ func (r *trainingRun) deliver(result *runResult) {
 		prefix, err := s.upload(s.life, r.assigned.ID, result.Saved, result.dir)
 		if err != nil {
 			if s.life.Err() != nil {
-				return
+				return false
 			}
 			result.Saved, result.Error = nil, s.errorOf(err)
 		} else if result.Saved.Kind == domain.TrainingCheckpointSampler {
 			keep = s.samplers.keep(prefix, result.dir)
 		}
 	}
-	if err := s.sendResult(&result.TrainingResult); err != nil && s.life.Err() == nil {
+	err := s.sendResult(&result.TrainingResult)
+	if err != nil && s.life.Err() == nil {
 		if !errors.Is(err, errRunEnded) {
 			s.stop(fmt.Errorf("send a result of the training run %s: %w", r.assigned.ID, err))
 		}
 		r.end(err)
 	}
+	return err == nil
 }
 
 // sendResult sends a result until the coordinator has acknowledged it. It uploads a long result

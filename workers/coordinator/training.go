@@ -96,6 +96,8 @@ func serveTraining[Q, R any](t *training, via *requests, within time.Duration,
 			via.respond(m, withOutcome(reply, protocol.Stale, err.Error()))
 		case errors.Is(err, errRunEnded):
 			via.respond(m, withOutcome(reply, protocol.RunEnded, err.Error()))
+		case errors.Is(err, errIncomplete): // sending the message again cannot help, another attempt can
+			via.refuse(m, node, domain.Errorf(domain.Unavailable, "%v", err))
 		case domain.CodeOf(err) == domain.InvalidArgument:
 			via.refuse(m, node, err)
 		default:
@@ -211,7 +213,7 @@ func (t *training) listRuns(ctx context.Context, view *projections.View, j job, 
 			files, err := t.storedSet(ctx, last.Files)
 			if domain.CodeOf(err) == domain.NotFound {
 				reason := "the recovery checkpoint, from which the run would continue, is lost in the file store"
-				if err := t.corrupt(ctx, string(j.Life.Nodes[0]), row.Name, reason); err != nil {
+				if err := t.corrupt(ctx, string(j.Life.Nodes[0]), row.Name, reason, &last.Seq); err != nil {
 					return err
 				}
 				continue
@@ -252,13 +254,16 @@ func (t *training) storedSet(ctx context.Context, files domain.Files) (*protocol
 	return t.files.fileSet(ctx, files.Prefix, files)
 }
 
-// corrupt records that a run cannot continue.
-func (t *training) corrupt(ctx context.Context, node string, run domain.Name, reason string) error {
-	t.logger.Error("a training run is corrupted", "run", run, "reason", reason)
-	err := t.do(ctx, node, domain.Intend(domain.TrainingRuns, run,
-		domain.Command[domain.TrainingRun](domain.CorruptTrainingRun{Reason: truncate(reason)})))
+// corrupt records that a run cannot continue. recovery is the number of the last operation in the recovery
+// checkpoint by which that was found, or nil: see domain.CorruptTrainingRun.
+func (t *training) corrupt(ctx context.Context, node string, run domain.Name, reason string, recovery *int64) error {
+	err := t.do(ctx, node, domain.Intend(domain.TrainingRuns, run, domain.Command[domain.TrainingRun](
+		domain.CorruptTrainingRun{Reason: truncate(reason), Recovery: recovery})))
 	if err != nil && isRefused(err) {
-		return nil // the run has ended
+		return nil // the run has ended, or continues from a newer checkpoint
+	}
+	if err == nil {
+		t.logger.Error("a training run is corrupted", "run", run, "reason", reason)
 	}
 	return err
 }
@@ -277,11 +282,18 @@ func (t *training) pull(ctx context.Context, node string, request protocol.Train
 	}
 	lane := laneOf(j, request.Run, false)
 	operation, ok, err := t.journal.Next(ctx, lane, request.After)
+	var result operations.Result
+	done := false
+	if err == nil && ok {
+		result, done, err = t.journal.Result(ctx, lane, operation.Seq)
+	}
 	switch {
 	case domain.CodeOf(err) == domain.DataLoss:
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), handleTimeout)
 		defer cancel()
-		if err := t.corrupt(ctx, node, row.Name, err.Error()); err != nil {
+		// An outdated request is for operations that a newer checkpoint contains. With errRunEnded, the agent
+		// opens the run again, from the newest checkpoint.
+		if err := t.corrupt(ctx, node, row.Name, err.Error(), &request.After); err != nil {
 			return reply, err
 		}
 		return reply, errRunEnded
@@ -290,12 +302,7 @@ func (t *training) pull(ctx context.Context, node string, request protocol.Train
 	case err != nil:
 		return reply, err
 	}
-	one := protocol.TrainingOperation{Lane: request.Run, Seq: operation.Seq}
-	result, done, err := t.journal.Result(ctx, lane, operation.Seq)
-	if err != nil {
-		return reply, err
-	}
-	one.Done = done
+	one := protocol.TrainingOperation{Lane: request.Run, Seq: operation.Seq, Done: done}
 	one.Skip = done && result.Err != nil && result.Err.Reason != engines.TrainingDiverged
 	if one.Skip {
 		reply.Operations = []protocol.TrainingOperation{one}

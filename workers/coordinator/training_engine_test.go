@@ -122,10 +122,6 @@ func TestEngineWithoutPools(t *testing.T) {
 // at once, and that its result wakes the client there.
 func TestTwoControlPlanes(t *testing.T) {
 	s := startService(t)
-	s.agent("n1", embeddedEngine())
-	s.place("n1")
-	s.create("run", 1)
-	s.await(s.lane("run"), 0)
 	other := operations.New(s.blobs, nil)
 	for id, journal := range map[string]*operations.Store{"a": s.journal, "b": other} {
 		news := &coordinator.TrainingNews{Conn: s.server.Coordinator(), ID: id, Journal: journal, Live: s.world.Live(),
@@ -134,6 +130,10 @@ func TestTwoControlPlanes(t *testing.T) {
 		s.background(news.Run)
 	}
 	require.NoError(t, s.server.Coordinator().Flush())
+	s.agent("n1", embeddedEngine())
+	s.place("n1")
+	s.create("run", 1)
+	s.await(s.lane("run"), 0)
 	l := newLoop(11, 3)
 	results, _ := s.direct(l)
 	began := time.Now()

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"anneal/blobs/operations"
 	"anneal/domain"
 	"anneal/eventlog"
 	"anneal/projections"
@@ -70,10 +71,13 @@ func (p *serviceProgress) made(v *projections.View, j job) bool {
 
 const sweepInterval = time.Minute // interval at which sweep deletes old results
 
-// sweep deletes old results of samples from the journals of jobs until ctx is done.
+// sweep deletes old results of samples, and the operations of runs that have ended, from the journals of
+// jobs until ctx is done.
 func (t *training) sweep(ctx context.Context) {
+	ended := map[domain.Name]bool{}
 	for eventlog.Sleep(ctx, sweepInterval) {
 		view := t.world.View()
+		ended = t.endRuns(ctx, view, ended)
 		for row := range projections.UnfinishedJobs(view) {
 			j := jobOf(row)
 			if !j.Service {
@@ -85,4 +89,28 @@ func (t *training) sweep(ctx context.Context) {
 			}
 		}
 	}
+}
+
+// endRuns deletes the operations and old results of runs that accept no more operations, except of those
+// in done. It returns the runs of which nothing is left.
+func (t *training) endRuns(ctx context.Context, view *projections.View, done map[domain.Name]bool) map[domain.Name]bool {
+	left := map[domain.Name]bool{}
+	for row := range view.Runs.All() {
+		switch {
+		case row.State.Live():
+		case done[row.Name]:
+			left[row.Name] = true
+		default:
+			lane := operations.Lane{Account: row.Name.Account(), Job: row.State.JobEvent, ID: row.Name.ID()}
+			all, err := t.journal.End(ctx, lane, t.now().Add(-keepResults))
+			if err != nil && ctx.Err() == nil {
+				t.logger.Warn("cannot delete the operations of a training run that has ended: trying again", "run", row.Name,
+					"error", err)
+			}
+			if err == nil && all {
+				left[row.Name] = true
+			}
+		}
+	}
+	return left
 }

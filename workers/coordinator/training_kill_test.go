@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -123,8 +124,63 @@ func TestStaleAttempt(t *testing.T) {
 	require.Equal(t, protocol.Accepted, reply.Outcome)
 }
 
-// TestCorruptedRun checks that a run whose journal or recovery checkpoint is lost or damaged
-// becomes CORRUPTED, with the name of its last checkpoint, and that other runs continue.
+// TestOutdatedPull checks that a delayed request for operations that a newer recovery checkpoint contains
+// does not corrupt the run: the agent opens it again.
+func TestOutdatedPull(t *testing.T) {
+	s := startService(t)
+	nats := s.registerNode("n1", "a")
+	s.place("n1")
+	s.create("run", 1)
+	s.submit("run", newLoop(1, 1)[0])
+	require.NoError(t, s.journal.Finish(t.Context(), s.lane("run"), 1, operations.Result{Attempt: 1}))
+	do := func(c domain.Command[domain.TrainingRun]) {
+		s.do(domain.Intend(domain.TrainingRuns, runName("run"), c))
+	}
+	do(domain.OpenTrainingRun{Attempt: 1, BaseHash: "h", Kernel: "k"})
+	do(domain.SaveTrainingCheckpoint{TrainingCheckpoint: domain.TrainingCheckpoint{
+		Kind: domain.TrainingCheckpointRecovery, Name: "1-1-recovery", Seq: 1, Attempt: 1}})
+	require.NoError(t, s.journal.Trim(t.Context(), s.lane("run"), 1, time.Now()))
+	var reply protocol.TrainingOperations
+	require.NoError(t, s.send(nats, protocol.TrainingSubject("n1", protocol.TrainingPulls), protocol.TrainingPull{
+		Version: protocol.Version, TrainingAttempt: protocol.TrainingAttempt{Job: serviceName, Attempt: 1,
+			CreateTime: s.job().CreateTime}, Run: "run"}, &reply))
+	require.Equal(t, protocol.RunEnded, reply.Outcome)
+	require.Equal(t, domain.TrainingRunOpenState, s.run("run").State)
+}
+
+// TestRunThatCannotOpen checks that a run which was trained on another base model, or which cannot be
+// restored, becomes CORRUPTED instead of waiting forever, and that a report of files that are missing is
+// refused instead of being sent again forever.
+func TestRunThatCannotOpen(t *testing.T) {
+	s := startService(t)
+	nats := s.registerNode("n1", "a")
+	s.place("n1")
+	id := protocol.TrainingAttempt{Job: serviceName, Attempt: 1, CreateTime: s.job().CreateTime}
+	for i, result := range []protocol.TrainingResult{
+		{Lane: "other-base", Opened: &protocol.Opened{BaseHash: "other", Kernel: "k"}},
+		{Lane: "other-engine", Error: protocol.ErrorOf(domain.Errorf(domain.InvalidArgument, "unknown version"))},
+	} {
+		run := result.Lane
+		s.create(run, int64(i))
+		s.do(domain.Intend(domain.TrainingRuns, runName(run), domain.Command[domain.TrainingRun](
+			domain.OpenTrainingRun{Attempt: 1, BaseHash: "h", Kernel: "k"})))
+		result.Version, result.TrainingAttempt = protocol.Version, id
+		var reply protocol.TrainingReply
+		require.NoError(t, s.send(nats, protocol.TrainingSubject("n1", protocol.TrainingResults), result, &reply))
+		require.Equal(t, protocol.Accepted, reply.Outcome, reply.Message)
+		require.Equal(t, domain.TrainingRunCorruptedState, s.run(run).State)
+	}
+	s.create("incomplete", 2)
+	var reply protocol.TrainingReply
+	err := s.send(nats, protocol.TrainingSubject("n1", protocol.TrainingCheckpoints),
+		protocol.TrainingCheckpoint{Version: protocol.Version, TrainingAttempt: id, Run: "incomplete", Seq: 1,
+			Saved: protocol.SavedTraining{Kind: domain.TrainingCheckpointRecovery, Checkpoint: "1-1-recovery",
+				Sizes: map[string]int64{"state": 7}}}, &reply)
+	require.Equal(t, domain.Unavailable, domain.CodeOf(err), "other codes fail the job: %v", err)
+}
+
+// TestCorruptedRun checks that a run whose journal or recovery checkpoint is lost or damaged becomes
+// CORRUPTED, with the name of its last checkpoint, and that other runs continue.
 func TestCorruptedRun(t *testing.T) {
 	for name, damage := range map[string]func(s *service, journal string){
 		"damaged operation": func(s *service, journal string) {
@@ -135,6 +191,12 @@ func TestCorruptedRun(t *testing.T) {
 		},
 		"lost operation": func(s *service, journal string) {
 			require.NoError(s, s.blobs.Delete(s.Context(), journal+"0000000003.op"))
+		},
+		"damaged result": func(s *service, journal string) {
+			path := filepath.Join(s.bucket, journal, "0000000003.result")
+			content := testutil.ReadFile(s, path)
+			content[len(content)-1] ^= 1
+			require.NoError(s, os.WriteFile(path, content, 0o600))
 		},
 		"lost journal": func(s *service, journal string) {
 			require.NoError(s, s.blobs.DeletePrefix(s.Context(), journal))
@@ -163,10 +225,11 @@ func TestCorruptedRun(t *testing.T) {
 			s.submit("other", l[0])
 			s.saveState("run", "kept")
 			s.await(s.lane("other"), 1)
-			if name != "lost operation" {
+			replays := name == "lost operation" || name == "damaged result"
+			if !replays {
 				stop()
 			}
-			if name == "lost operation" { // before the first recovery checkpoint
+			if replays { // before the first recovery checkpoint
 				s.submit("run", l[1])
 				s.await(s.lane("run"), 3)
 				kill := s.job().State.Attempt
@@ -179,7 +242,7 @@ func TestCorruptedRun(t *testing.T) {
 				damage(s, blobsJournal(s, "run"))
 				s.agent("n2", embeddedEngine())
 			}
-			if name == "lost operation" {
+			if replays {
 				s.replace("n1")
 			} else {
 				s.replace("n2")

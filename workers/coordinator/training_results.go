@@ -105,14 +105,17 @@ func (t *training) opened(ctx context.Context, node string, row *projections.Row
 	case request.Opened != nil:
 		err := t.doRun(ctx, node, row.Name, domain.OpenTrainingRun{Attempt: request.Attempt,
 			BaseHash: request.Opened.BaseHash, Kernel: request.Opened.Kernel})
+		if err != nil && isRefused(err) && !isStale(err) { // the run cannot continue on this base model
+			return t.corrupt(ctx, node, row.Name, err.Error(), nil)
+		}
 		if err != nil {
 			return err
 		}
 		return t.journal.Finish(ctx, lane, 0, result)
 	case result.Err == nil:
 		return domain.Errorf(domain.InvalidArgument, "the report of a training run says neither that it is open nor why not")
-	case result.Err.Code == domain.DataLoss:
-		return t.corrupt(ctx, node, row.Name, result.Err.Message)
+	case result.Err.Code == domain.DataLoss, row.State.Opening != nil: // an earlier attempt has opened the run
+		return t.corrupt(ctx, node, row.Name, result.Err.Message, nil)
 	}
 	if err := t.journal.Finish(ctx, lane, 0, result); err != nil {
 		return err
