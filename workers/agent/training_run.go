@@ -263,7 +263,7 @@ func (r *trainingRun) do(o protocol.TrainingOperation) bool {
 		<-r.ctx.Done()
 		return true
 	case err != nil && o.Done && !diverged:
-		r.diverge(o.Seq, err)
+		r.failReplay(o.Seq, err)
 		return false
 	case err != nil:
 		result.Error = r.service.errorOf(err)
