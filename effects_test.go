@@ -46,6 +46,7 @@ var faultTests = map[string]string{
 	"blobs/operations.Trim":             "blobs/operations TestFaultsAtEveryEffect",
 	"blobs/operations.Sweep":            "blobs/operations TestFaultsAtEveryEffect",
 	"blobs/operations.Discard":          "blobs/operations TestFaultsAtEveryEffect",
+	"blobs/operations.End":              "blobs/operations TestFaultsAtEveryEffect",
 
 	// Files of one request, which no event refers to: the reconciler deletes them.
 	"api/audio.fetch":            "blobs/reconcile TestReconcile",

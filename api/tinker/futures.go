@@ -85,7 +85,7 @@ func retrieveFuture(c *call) (any, error) {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		state, reason := c.queueState()
-		c.wakeForPoll()
+		wakeForPoll(c)
 		return nil, writeJSON(c.Writer, http.StatusRequestTimeout, protocol.NewTryAgain(given.RequestID, state, reason))
 	case errors.As(err, &missing) && missing.Code == domain.NotFound:
 		return nil, &domain.Error{Code: domain.NotFound, Reason: reasonExpired,
@@ -135,7 +135,7 @@ func (c *call) await(lane operations.Lane, seq int64) (operations.Result, error)
 
 // wakeForPoll makes the job continue if it stopped when the operation was submitted: the operation waits in
 // the journal, and a client that sends no heartbeats only polls.
-func (c *call) wakeForPoll() {
+func wakeForPoll(c *call) {
 	row, ok := projections.TableOf(c.World.View(), domain.TrainerJobs).Get(c.Direct)
 	if !ok || row.CreateEvent != c.job.CreateEvent || row.State.State != domain.JobIdleState {
 		return

@@ -207,7 +207,7 @@ func (c *call) acceptsOperations(row *projections.Row[domain.TrainingRun]) error
 }
 
 // store stores an operation durably. A repeated request is recognized by what it means: clients encode
-// a request anew when they repeat it, and the order of maps in it can then differ. The files of the
+// a request again when they repeat it, and the order of maps in it can then differ. The files of the
 // checkpoint that the request names are left out, because the path can have others by then: the note of a
 // load, and the lane of a sample, have the path.
 func (c *call) store(lane operations.Lane, seq int64, kind, note string, o engines.TrainOperation) error {

@@ -346,6 +346,8 @@ func TestFaultsAtEveryEffect(t *testing.T) {
 		func() error { return s.Sweep(t.Context(), "acme", "event", time.Now().Add(time.Hour)) },
 		func() error { _, err := s.Submit(t.Context(), session, op(2, "x")); return err },
 		func() error { return s.Discard(t.Context(), session) },
+		func() error { _, err := s.Submit(t.Context(), run, op(2, "x")); return err },
+		func() error { _, err := s.End(t.Context(), run, time.Now()); return err },
 	}
 	for i, step := range steps {
 		fail = true

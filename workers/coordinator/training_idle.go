@@ -93,8 +93,10 @@ func (t *training) sweep(ctx context.Context) {
 
 // endRuns deletes the operations and old results of runs that accept no more operations, except of those
 // in done. It returns the runs of which nothing is left.
-func (t *training) endRuns(ctx context.Context, view *projections.View, done map[domain.Name]bool) map[domain.Name]bool {
-	left := map[domain.Name]bool{}
+func (t *training) endRuns(ctx context.Context, view *projections.View, done map[domain.Name]bool) (
+	left map[domain.Name]bool,
+) {
+	left = map[domain.Name]bool{}
 	for row := range view.Runs.All() {
 		switch {
 		case row.State.Live():
