@@ -16,7 +16,7 @@ import (
 // elsewhere are the settings that the script does not read: those that Train rejects, those that
 // only the parent process needs, and those without effect on any trainer.
 var elsewhere = []string{
-	"TrainSettings.JinjaTemplate", "InferenceParameters.ExtraBody", // see TestUnsupportedSettingsAreRejected
+	"TrainSettings.JinjaTemplate", "TrainSettings.ReplayWeight", "InferenceParameters.ExtraBody", // rejected
 	"TrainSettings.RewardWeights",                              // of the method RLOR, which Methods does not name
 	"Rollouts.MaxConcurrentEvaluations",                        // limits the evaluator's processes
 	"DPOLoss.RefCacheConcurrency", "DPOLoss.RefCacheBatchSize", // without effect on any trainer
