@@ -27,7 +27,7 @@ func sftCommand() *cobra.Command {
 			{flag: "replay-weight", path: "replayWeight", value: 0.0,
 				usage: "how much to keep of what the model knows: 0 is off, 2 suits most datasets"},
 			{flag: "nodes", path: "nodes", value: 1, usage: "nodes to train on"}},
-		metrics: []column{{"EVAL", "eval/loss"}, {"RETENTION", "eval/retention"}}}.group()
+		metrics: []column{{"EVAL", "eval/loss"}}}.group()
 }
 
 func dpoCommand() *cobra.Command {
