@@ -168,17 +168,6 @@ func (s *Store) Notify(lane Lane, seqs ...int64) {
 	}
 }
 
-// Forget drops the cached state of the lanes of a job, so that the next call of Pending lists the
-// files.
-func (s *Store) Forget(account, event string) {
-	s.memory.mu.Lock()
-	defer s.memory.mu.Unlock()
-	if j := s.memory.jobs[jobKey{account, event}]; j != nil {
-		j.change()
-		delete(s.memory.jobs, jobKey{account, event})
-	}
-}
-
 // Pending returns the sampling operations of a job that have no results. Those that were found by
 // listing the files come first; those that were submitted to this control plane follow in order.
 func (s *Store) Pending(ctx context.Context, account, event string) ([]PendingSample, error) {
